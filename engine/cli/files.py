@@ -1,0 +1,42 @@
+"""The commands about files: inspect, verify, fetch-starter."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from engine.cli.terminal import StatusLine, say
+from engine.paths import models_folder
+from engine.slot.inspect import inspect, render
+from engine.slot.verify import verify
+from engine.starter import fetch_starter
+
+
+def run_inspect(arguments: argparse.Namespace) -> int:
+    """Print what a slot file holds."""
+    summary = inspect(arguments.file)
+    print(json.dumps(summary) if arguments.json else render(summary))
+    return 0
+
+
+def run_verify(arguments: argparse.Namespace) -> int:
+    """Print what is wrong with a slot file; the status says whether anything is."""
+    problems = verify(arguments.file)
+    for problem in problems:
+        say(f"dormouse-cli: {problem}")
+    if not problems:
+        print(f"{arguments.file} is whole.")
+    return 1 if problems else 0
+
+
+def run_fetch_starter(_: argparse.Namespace) -> int:
+    """Fetch the starter model into the user's folder of models and print its path."""
+    status = StatusLine()
+
+    def progress(done: int, total: int) -> None:
+        status.show(f"fetching the starter model: {done >> 20} of {total >> 20} MiB")
+
+    path = fetch_starter(models_folder(), progress=progress)
+    status.clear()
+    print(path)
+    return 0

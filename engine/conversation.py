@@ -1,0 +1,259 @@
+"""An open conversation: its store, its transcript, and the slot in which a model goes on with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import DormouseError
+from engine.generate import Prompt
+from engine.runtime import KV_TYPES, Runtime
+from engine.slot import records
+from engine.slot.archive import Archive
+from engine.slot.records import Content, FinishReason, Message, Receipt
+from engine.slot.reuse import Reason, Reuse, Source
+from engine.slot.slot import Slot
+from engine.slot.slot_file import SlotFile
+from engine.slot.store import Store
+from engine.slot.transcript import Transcript
+from engine.tokenizer.prompt import RenderedPrompt, TemplateMessage
+from engine.version import VERSION
+
+
+@dataclass(frozen=True)
+class PendingTurn:
+    """A turn whose words are on disk: `reply` is empty yet, `path` are the messages before it."""
+
+    transcript: Transcript
+    reply: Message
+
+    @property
+    def path(self) -> list[Message]:
+        """The messages from the first one to the one that is answered."""
+        return self.transcript.path(self.reply.parent)
+
+    @property
+    def version(self) -> int:
+        """How many other replies to the same message there were before."""
+        return len(self.transcript.versions(self.reply.id)) - 1
+
+
+class Conversation:
+    """One slot file while it is open.
+
+    The methods that begin something only hand work to the store's thread: they may be called from any thread and
+    do not wait. The others belong to the engine's thread.
+    """
+
+    def __init__(self, store: Store, path: Path | None) -> None:
+        self.store = store
+        self.path = path
+        self._slot: Slot | None = None
+        self._runtime: Runtime | None = None
+        self._model_id = 0
+
+    # --- beginning turns -------------------------------------------------------------------------------------
+
+    def begin_send(self, text: str, *, system: str | None = None) -> Future[PendingTurn]:
+        """Save a user message behind the current leaf; `system` opens the conversation if it is empty."""
+        _check_text(text)
+
+        def begin(file: SlotFile) -> PendingTurn:
+            parent, now = file.leaf(), time.time()
+            if parent is None and system:
+                parent = file.add_message(None, "system", system, created=now).id
+            _, reply = file.begin_turn(parent, text, created=now)
+            return PendingTurn(read_transcript(file), reply)
+
+        return self.store.call(begin)
+
+    def begin_regenerate(self) -> Future[PendingTurn]:
+        """Begin another version of the reply to the last user message."""
+
+        def begin(file: SlotFile) -> PendingTurn:
+            users = read_transcript(file).user_messages()
+            if not users:
+                raise DormouseError("There is no message to answer again: the conversation is empty.")
+            _, reply = file.begin_turn(users[-1].id, None, created=time.time())
+            return PendingTurn(read_transcript(file), reply)
+
+        return self.store.call(begin)
+
+    def begin_edit(self, message: int, text: str) -> Future[PendingTurn]:
+        """Begin a branch where the user message `message` reads `text`.
+
+        A version that reads so already is taken up again instead of written twice.
+        """
+        _check_text(text)
+
+        def begin(file: SlotFile) -> PendingTurn:
+            transcript = read_transcript(file)
+            if message not in transcript.messages or transcript.messages[message].role != "user":
+                raise DormouseError("The message to edit is not one of yours in this conversation.")
+            same = [version.id for version in transcript.versions(message) if version.text == text]
+            if same:
+                _, reply = file.begin_turn(same[-1], None, created=time.time())
+            else:
+                parent = transcript.messages[message].parent
+                _, reply = file.begin_turn(parent, text, created=time.time())
+            return PendingTurn(read_transcript(file), reply)
+
+        return self.store.call(begin)
+
+    def select(self, message: int) -> Future[Transcript]:
+        """Make the newest branch through `message` the current one."""
+
+        def change(file: SlotFile) -> Transcript:
+            transcript = read_transcript(file)
+            if message not in transcript.messages:
+                raise DormouseError(f"There is no message {message} in this conversation.")
+            file.set_leaf(transcript.newest_leaf(message))
+            return read_transcript(file)
+
+        return self.store.call(change)
+
+    # --- in the engine's thread ------------------------------------------------------------------------------
+
+    def slot_for(self, runtime: Runtime) -> Slot:
+        """Return the slot in which `runtime` goes on with this conversation."""
+        if self._slot is None or self._runtime is not runtime:
+            self._slot, self._runtime = self._open_slot(runtime), runtime
+        return self._slot
+
+    @property
+    def model_id(self) -> int:
+        """Under which id the present model's state is stored."""
+        return self._model_id
+
+    def unload(self) -> None:
+        """Let go of the live state; what is stored stays."""
+        self._slot = self._runtime = None
+
+    def prompt(self, turn: PendingTurn, runtime: Runtime) -> Prompt:
+        """Render the messages before a reply into token ids, replaying those that are stored."""
+        rendered = self._render(turn.path, runtime, add_generation_prompt=True)
+        before = range(len(turn.path) - 1)
+        ends = tuple((rendered.ends[place], turn.path[place].id) for place in before if place in rendered.ends)
+        return Prompt(rendered.token_ids, ends, turn.path[-1].id)
+
+    def wake(self, runtime: Runtime) -> tuple[Reuse, Source, int]:
+        """Bring the state of the current branch into memory.
+
+        Returns what of it could be reused, where that came from, and how many tokens the branch has.
+        """
+        path = self.store.call(read_transcript).result().path()
+        slot = self.slot_for(runtime)
+        token_ids = np.empty(0, np.int32)
+        if path:
+            rendered = self._render(path, runtime, add_generation_prompt=False)
+            token_ids = rendered.token_ids[: rendered.ends.get(len(path) - 1)]
+        while True:
+            reuse = slot.plan(token_ids)
+            source = slot.source(reuse)
+            if slot.wake(reuse):
+                return reuse, source, len(token_ids)
+
+    def _render(self, path: Sequence[Message], runtime: Runtime, *, add_generation_prompt: bool) -> RenderedPrompt:
+        # a template that writes the date must not change the beginning of a conversation from day to day
+        builder = runtime.prompt_builder(now=datetime.fromtimestamp(path[0].created))
+        digest = runtime.tokenizer.digest
+        stored = {c.message: c.token_ids for c in self.store.call(SlotFile.contents).result() if c.tokenizer == digest}
+        messages = []
+        for message in path:
+            token_ids = stored.get(message.id)
+            if token_ids is None:
+                token_ids = builder.encode_content(message.role, message.text)
+                self._put_content(Content(message.id, digest, token_ids))
+            messages.append(TemplateMessage(message.role, token_ids, message.text))
+        return builder.build(messages, add_generation_prompt=add_generation_prompt)
+
+    def save_partial(self, reply: Message, text: str) -> None:
+        """Save what there is of a reply so far."""
+        self.store.post(lambda file: file.update_reply(reply.id, text, "pending"), nbytes=len(text))
+
+    def finish(
+        self,
+        reply: Message,
+        *,
+        text: str,
+        finish_reason: FinishReason,
+        token_ids: Sequence[int] = (),
+        receipt: Receipt | None = None,
+    ) -> Message:
+        """Save a reply as it ended, with its ids and its receipt; return it."""
+        digest = self._runtime.tokenizer.digest if self._runtime else ""
+
+        def save(file: SlotFile) -> None:
+            with file.transaction():
+                file.update_reply(reply.id, text, finish_reason)
+                if digest:
+                    file.put_content(Content(reply.id, digest, np.array(token_ids, np.int32)))
+                if receipt is not None:
+                    file.put_receipt(receipt)
+
+        self.store.call(save).result()
+        return Message(reply.id, reply.parent, reply.role, text, reply.created, finish_reason)
+
+    def save_as(self, path: Path) -> None:
+        """Write a whole copy to `path`, replacing what is there, and go on in it."""
+        without_state = self.store.call(lambda file: file.has_losses).result()
+        self.store.move(path).result()
+        self.path = path
+        if without_state:
+            self.unload()
+
+    def close(self) -> None:
+        """Write everything and let go of the file."""
+        self.unload()
+        self.store.close()
+
+    def _open_slot(self, runtime: Runtime) -> Slot:
+        identity = runtime.identity()
+
+        def register(file: SlotFile) -> tuple[int, Reason | None, int]:
+            if file.manifest().get("engine_version") != VERSION:
+                file.set_manifest("engine_version", VERSION)
+            others = [model for model in file.models() if file.segments(model.id)]
+            model, receipts = file.put_model(identity), file.receipts()
+            n_seen = receipts[-1].cache_n + receipts[-1].prompt_n if receipts else 0
+            return model.id, _why_lost(file, model, others), n_seen
+
+        self._model_id, loss, n_seen = self.store.call(register).result()
+        slot = Slot(runtime.model, Archive(self.store, self._model_id), kv_type=KV_TYPES[identity.kv_type])
+        if loss is not None:
+            slot.explain_loss(loss, n_seen)
+        return slot
+
+    def _put_content(self, content: Content) -> None:
+        self.store.post(lambda file: file.put_content(content), nbytes=content.token_ids.nbytes)
+
+
+def read_transcript(file: SlotFile) -> Transcript:
+    """Return the conversation's messages as a tree; without a stored leaf the newest message is taken."""
+    messages = file.messages()
+    leaf = file.leaf()
+    if leaf is None and messages:
+        leaf = messages[-1].id
+    return Transcript(messages, leaf)
+
+
+def _why_lost(file: SlotFile, model: records.Model, others: Sequence[records.Model]) -> Reason | None:
+    """Return why a model finds less state than there was once, None if it should find all; `others` have some."""
+    if file.state_damage:
+        return "damaged"
+    if file.segments(model.id):
+        return None
+    if not others:
+        return "state_dropped"
+    return "other_kv_type" if any(model.fingerprint == other.fingerprint for other in others) else "other_model"
+
+
+def _check_text(text: str) -> None:
+    if not text.strip():
+        raise DormouseError("The message is empty: there is nothing to send.")

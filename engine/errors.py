@@ -1,0 +1,29 @@
+"""The errors that Dormouse tells people about.
+
+Every failure with a cause outside the program (a file, a limit, a wish that can't be met) is a
+`DormouseError` whose text is one sentence in the user's words. Anything else that is raised is a bug.
+"""
+
+
+class DormouseError(Exception):
+    """A failure that is told to the user as it stands: one clear sentence, no code words."""
+
+
+class FormatError(DormouseError):
+    """A file is damaged, cut short, or not of the kind it was opened as."""
+
+
+class UnsupportedError(DormouseError):
+    """A file is whole but asks for something that Dormouse does not have; the text names it."""
+
+
+class SlotFileError(DormouseError):
+    """A slot file can't be opened, read or written."""
+
+
+class SlotBusyError(SlotFileError):
+    """The slot file is open in another process."""
+
+
+class ContextFullError(DormouseError):
+    """A prompt does not fit into the context; nothing was evaluated."""

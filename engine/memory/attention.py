@@ -1,0 +1,126 @@
+"""Memory of attention layers: of all tokens, or of a sliding window of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from numpy.typing import DTypeLike
+
+from engine.memory.kv_rows import KVBuffer, LayerShape
+from engine.memory.protocol import KVRows, MemoryPart, RowChunk
+
+
+class AttentionMemory(MemoryPart):
+    """What both kinds share: rows by position, in one buffer."""
+
+    def __init__(self, layers: Sequence[LayerShape], dtype: DTypeLike) -> None:
+        self.n_tokens = 0
+        self._appended = 0  # length before the newest append
+        self._buffer = KVBuffer(layers, dtype)
+        self.row_nbytes = self._buffer.row_nbytes
+
+    @abstractmethod
+    def _first_visible(self, position: int) -> int:
+        """Return the first position that a query at `position` sees."""
+
+    def extend(self, layer: int, k: KVRows, v: KVRows) -> tuple[KVRows, KVRows, int]:
+        """Keep a layer's rows of the ubatch just appended; return the rows that its queries see.
+
+        k and v are (n, n_head_kv, head_dim) for the n of the last `append`. Returns K rows, V rows and the
+        position of the first of them, always in order of position.
+        """
+        start = self._appended
+        own_k, own_v = self._buffer.layer(layer, start, self.n_tokens)
+        own_k[...] = k
+        own_v[...] = v
+        first = self._first_visible(start)
+        rows_k, rows_v = self._buffer.layer(layer, first, self.n_tokens)
+        return rows_k, rows_v, first
+
+    def has_rows(self, lo: int, hi: int) -> bool:
+        return lo >= hi or (self._buffer.start <= lo and hi <= self.n_tokens)
+
+    def export_rows(self, lo: int, hi: int) -> RowChunk:
+        return self._buffer.export(lo, hi)
+
+    def checkpoint(self) -> None:
+        return None
+
+    def restore(self, n: int, rows: Iterable[RowChunk], state: bytes | None) -> None:
+        self.n_tokens = self._appended = 0
+        self._buffer.start = 0
+        if state is not None:
+            raise ValueError("attention memory has no state beside its rows")
+        self._buffer.load(self.first_row(n), n, rows)
+        self.n_tokens = self._appended = n
+
+    @property
+    def nbytes(self) -> int:
+        return self._buffer.nbytes
+
+
+class FullAttentionMemory(AttentionMemory):
+    """Rows of all tokens; can be cut back to any length."""
+
+    kind: ClassVar[str] = "attention"
+    rewindable: ClassVar[bool] = True
+
+    def _first_visible(self, position: int) -> int:
+        return 0
+
+    def append(self, n: int) -> None:
+        if self.n_tokens + n > self._buffer.capacity:
+            self._buffer.reserve(0, self.n_tokens, self.n_tokens + n)
+        self._appended = self.n_tokens
+        self.n_tokens += n
+
+    def reuse_point(self, n: int) -> int:
+        return min(n, self.n_tokens)
+
+    def rewind(self, n: int) -> None:
+        self.n_tokens = self._appended = n
+
+    def first_row(self, n: int) -> int:
+        return 0
+
+
+class SlidingWindowMemory(AttentionMemory):
+    """Rows of the last n_swa tokens, and of some before them until the buffer is full.
+
+    The buffer is contiguous and moved to its front when full, so that attention always gets its rows in order
+    of position and exactly the window.
+    """
+
+    kind: ClassVar[str] = "sliding_window"
+    rewindable: ClassVar[bool] = False
+
+    def __init__(self, layers: Sequence[LayerShape], dtype: DTypeLike, *, n_swa: int) -> None:
+        super().__init__(layers, dtype)
+        self.n_swa = n_swa
+
+    def _first_visible(self, position: int) -> int:
+        return max(0, position - self.n_swa + 1)
+
+    def append(self, n: int) -> None:
+        end = self.n_tokens + n
+        if end > self._buffer.start + self._buffer.capacity:
+            # room for another window behind this one, so that single tokens seldom move the buffer
+            first = self.first_row(self.n_tokens)
+            self._buffer.reserve(first, self.n_tokens, max(end, first + 2 * self.n_swa))
+        self._appended = self.n_tokens
+        self.n_tokens = end
+
+    def reuse_point(self, n: int) -> int:
+        if n >= self.n_tokens:
+            return self.n_tokens
+        return n if self.first_row(n) >= self._buffer.start else 0
+
+    def rewind(self, n: int) -> None:
+        if n == 0:
+            self._buffer.start = 0
+        self.n_tokens = self._appended = n
+
+    def first_row(self, n: int) -> int:
+        return max(0, n - self.n_swa)

@@ -1,0 +1,119 @@
+"""K/V rows of several layers in growing buffers: what both kinds of attention memory are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from engine.memory.protocol import KVRows, RowChunk
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Shape of the K/V rows of one layer; `layer` is its index in the model."""
+
+    layer: int
+    n_head_kv: int
+    head_dim_k: int
+    head_dim_v: int
+
+
+class KVBuffer:
+    """Rows of consecutive positions from `start` on, one K and one V array per layer.
+
+    K is kept after RoPE, V not transposed: the layout of llama.cpp with flash attention.
+    """
+
+    def __init__(self, layers: Sequence[LayerShape], dtype: DTypeLike) -> None:
+        self.layers = tuple(layers)
+        self.dtype = np.dtype(dtype)
+        self.start = 0
+        self.capacity = 0
+        self._arrays: dict[int, tuple[KVRows, KVRows]] = {}
+        self._resize(0, keep=slice(0, 0))
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one token's rows, over all layers."""
+        values = sum(s.n_head_kv * (s.head_dim_k + s.head_dim_v) for s in self.layers)
+        return values * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers."""
+        return self.capacity * self.row_nbytes
+
+    def layer(self, layer: int, lo: int, hi: int) -> tuple[KVRows, KVRows]:
+        """Return views of one layer's rows at positions lo .. hi - 1."""
+        k, v = self._arrays[layer]
+        part = slice(lo - self.start, hi - self.start)
+        return k[part], v[part]
+
+    def reserve(self, lo: int, hi: int, end: int) -> None:
+        """Make room for positions up to `end`, keeping the rows lo .. hi - 1 and dropping those before lo.
+
+        Grows by doubling, so that a long conversation costs a bounded number of copies.
+        """
+        keep = slice(lo - self.start, hi - self.start)
+        capacity = self.capacity
+        if end - lo > capacity:
+            capacity = max(end - lo, 2 * capacity, 256)
+        self._resize(capacity, keep=keep)
+        self.start = lo
+
+    def export(self, lo: int, hi: int) -> RowChunk:
+        """Return a copy of the rows lo .. hi - 1."""
+        arrays = [rows for shape in self.layers for rows in self.layer(shape.layer, lo, hi)]
+        return RowChunk(lo, hi, b"".join(np.ascontiguousarray(rows).data for rows in arrays))
+
+    def load(self, lo: int, hi: int, chunks: Iterable[RowChunk]) -> None:
+        """Replace everything by the rows lo .. hi - 1 out of ascending chunks; see MemoryPart.restore."""
+        self.reserve(self.start, self.start, self.start + hi - lo)
+        self.start = lo
+        position = lo
+        for chunk in chunks:
+            if chunk.hi <= position:
+                continue
+            if chunk.lo > position:
+                raise ValueError(f"rows {position} to {chunk.lo - 1} are missing")
+            position = min(hi, self._load_chunk(chunk, position, hi))
+        if position < hi:
+            raise ValueError(f"rows {position} to {hi - 1} are missing")
+
+    def _load_chunk(self, chunk: RowChunk, lo: int, hi: int) -> int:
+        n_rows = chunk.hi - chunk.lo
+        if len(chunk.data) != n_rows * self.row_nbytes:
+            raise ValueError(f"{len(chunk.data)} bytes are not {n_rows} rows of {self.row_nbytes} bytes")
+        hi = min(hi, chunk.hi)
+        part = slice(lo - chunk.lo, hi - chunk.lo)
+        offset = 0
+        for shape in self.layers:
+            for rows in self.layer(shape.layer, lo, hi):
+                count = n_rows * rows.shape[1] * rows.shape[2]
+                source = np.frombuffer(chunk.data, self.dtype, count, offset)
+                rows[...] = source.reshape(n_rows, *rows.shape[1:])[part]
+                offset += source.nbytes
+        return hi
+
+    def _resize(self, capacity: int, *, keep: slice) -> None:
+        """Move the kept rows to the front, into new arrays if the capacity changes."""
+        n_kept = keep.stop - keep.start
+        for shape in self.layers:
+            old = self._arrays.get(shape.layer)
+            if old is not None and capacity == self.capacity:
+                if keep.start:
+                    for rows in old:
+                        rows[:n_kept] = rows[keep].copy() if keep.start < n_kept else rows[keep]
+                continue
+            new = tuple(
+                np.empty((capacity, shape.n_head_kv, head_dim), self.dtype)
+                for head_dim in (shape.head_dim_k, shape.head_dim_v)
+            )
+            if old is not None:
+                for target, source in zip(new, old, strict=True):
+                    target[:n_kept] = source[keep]
+            self._arrays[shape.layer] = (new[0], new[1])
+        self.capacity = capacity

@@ -1,0 +1,37 @@
+"""Dequantize whole tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from numpy.typing import NDArray
+
+from engine.errors import UnsupportedError
+from engine.kernels.team import ThreadTeam
+from engine.quants.blocks import BLOCK_FORMATS
+
+_CHUNK_WEIGHTS = 1 << 16  # what one task converts: its intermediate arrays stay in the second-level cache
+
+
+def dequantize(
+    data: NDArray[np.uint8], tensor_type: GGMLQuantizationType, shape: tuple[int, ...], *, team: ThreadTeam
+) -> NDArray[np.float32]:
+    """Return the tensor as float32 of `shape`.
+
+    `data` holds the tensor's bytes as in the file, shape (n_bytes,). Raises UnsupportedError for a tensor
+    type without a block format.
+    """
+    if tensor_type not in BLOCK_FORMATS:
+        raise UnsupportedError(f"tensor type {tensor_type.name} is not supported")
+    block_format = BLOCK_FORMATS[tensor_type]
+    blocks = data.reshape(-1, block_format.block_bytes)
+    weights = np.empty((len(blocks), block_format.block_size), np.float32)
+    step = max(1, _CHUNK_WEIGHTS // block_format.block_size)
+
+    def convert(chunk: int) -> None:
+        part = slice(chunk * step, (chunk + 1) * step)
+        with np.errstate(invalid="ignore", over="ignore"):  # a scale that is not finite is the file's own affair
+            weights[part] = block_format.decode(blocks[part])
+
+    team.run(-(-len(blocks) // step), convert)
+    return weights.reshape(shape)

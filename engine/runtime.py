@@ -1,0 +1,99 @@
+"""A model ready to chat: its weights, its tokenizer and its chat template, loaded from one GGUF file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import DormouseError
+from engine.formats.gguf import open_gguf
+from engine.kernels import Kernels
+from engine.models import LoadProgress, Model, check_architecture, load_model
+from engine.slot import records
+from engine.tokenizer.chat_template import ChatTemplate, load_chat_template
+from engine.tokenizer.prompt import PromptBuilder
+from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
+
+DEFAULT_N_CTX = 8192
+KV_TYPES = {"f16": np.float16, "f32": np.float32}
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How a model runs; None for what the model or the machine suggests."""
+
+    n_ctx: int | None = None  # tokens; by default the model's own, at most 8192
+    n_ubatch: int = 512  # tokens evaluated at once in prefill
+    kv_type: str = "f16"
+
+    def __post_init__(self) -> None:
+        if self.n_ctx is not None and self.n_ctx < 1:
+            raise DormouseError(f"The context must hold at least one token, not {self.n_ctx}.")
+        if self.n_ubatch < 1:
+            raise DormouseError(f"A ubatch must have at least one token, not {self.n_ubatch}.")
+        if self.kv_type not in KV_TYPES:
+            raise DormouseError(f"There is no K/V type “{self.kv_type}”; there are: {', '.join(KV_TYPES)}.")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Everything that turns a conversation into a reply. Immutable; shared by all slots."""
+
+    path: Path
+    fingerprint: str
+    model: Model
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    settings: EngineSettings
+
+    @classmethod
+    def load(
+        cls, path: Path, kernels: Kernels, settings: EngineSettings, *, progress: LoadProgress | None = None
+    ) -> Runtime:
+        """Load a GGUF file.
+
+        Raises DormouseError (FormatError, UnsupportedError) with the reason why it can't be used.
+        """
+        with open_gguf(path) as gguf:
+            check_architecture(gguf)  # first: of what stops a model here, it says most
+            tokenizer = load_tokenizer(gguf)
+            template = load_chat_template(gguf, tokenizer.vocabulary)
+            loaded = load_model(gguf, kernels, progress=progress)
+        return cls(path, loaded.fingerprint, loaded.model, tokenizer, template, settings)
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that a conversation may hold."""
+        return self.settings.n_ctx or min(self.model.config.n_ctx_train, DEFAULT_N_CTX)
+
+    def prompt_builder(self, *, now: datetime) -> PromptBuilder:
+        """Return what renders a conversation into token ids; `now` is the time that its template is told."""
+        return PromptBuilder(self.tokenizer, self.template, now=now)
+
+    def identity(self) -> records.Model:
+        """Return the identity under which this model's state is stored; its id is not decided yet."""
+        config = self.model.config
+        return records.Model(
+            id=0,
+            fingerprint=self.fingerprint,
+            architecture=config.architecture,
+            name=config.name,
+            path=str(self.path),
+            tokenizer=self.tokenizer.digest,
+            template=self.template.digest,
+            kv_type=self.settings.kv_type,
+            kernels=self.model.kernels.identity,
+            config={
+                "n_layer": config.n_layer,
+                "n_embd": config.n_embd,
+                "n_head_kv": config.n_head_kv,
+                "head_dim_k": config.head_dim_k,
+                "head_dim_v": config.head_dim_v,
+                "n_swa": [layer.n_swa for layer in config.layers],
+                "rope_base": [layer.rope.base for layer in config.layers],
+                "rope_scale": [layer.rope.scale for layer in config.layers],
+            },
+        )

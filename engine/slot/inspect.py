@@ -1,0 +1,81 @@
+"""What is in a slot file, for people and for programs. No model is needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from engine.slot.records import Model
+from engine.slot.slot_file import SlotFile
+
+
+def inspect(path: Path | str) -> dict[str, Any]:
+    """Summarize a slot file as a JSON object; the file is not changed. Raises `SlotFileError`."""
+    with SlotFile.open(path, read_only=True) as slot_file:
+        messages = slot_file.messages()
+        receipts = slot_file.receipts()
+        return {
+            "path": str(path),
+            "messages": {
+                "count": len(messages),
+                "by_role": dict(Counter(message.role for message in messages)),
+                "damaged": sum(message.damaged for message in messages),
+                "leaf": slot_file.leaf(),
+            },
+            "models": [_model(slot_file, model) for model in slot_file.models()],
+            "receipts": {
+                "count": len(receipts),
+                "prompt_n": sum(receipt.prompt_n for receipt in receipts),
+                "cache_n": sum(receipt.cache_n for receipt in receipts),
+                "predicted_n": sum(receipt.predicted_n for receipt in receipts),
+            },
+            "bytes": slot_file.sizes(),
+            "damage": slot_file.damage,
+            "state_damage": slot_file.state_damage,
+        }
+
+
+def render(summary: dict[str, Any]) -> str:
+    """Lay out what `inspect` returned for people, in lines."""
+    messages, receipts, sizes = summary["messages"], summary["receipts"], summary["bytes"]
+    roles = ", ".join(f"{count} {role}" for role, count in messages["by_role"].items())
+    lines = [
+        summary["path"],
+        f"messages     {messages['count']}" + (f" ({roles})" if roles else ""),
+        f"replies      {receipts['count']}: {receipts['cache_n']} tokens reused, {receipts['prompt_n']} read, "
+        f"{receipts['predicted_n']} written",
+    ]
+    for model in summary["models"]:
+        lines.append(f"model        {model['name']} ({model['architecture']}, K/V {model['kv_type']})")
+        lines.append(f"  tokens       {model['tokens']} in {model['segments']} segments")
+        lines += [
+            f"  rows         {rows['tokens']} {part}, {_megabytes(rows['bytes'])}"
+            for part, rows in model["rows"].items()
+        ]
+        lines.append(f"  checkpoints  {model['checkpoints']}")
+    lines += [f"{name:<12} {_megabytes(nbytes)}" for name, nbytes in sizes.items()]
+    return "\n".join([*lines, *summary["damage"], *summary["state_damage"]])
+
+
+def _model(slot_file: SlotFile, model: Model) -> dict[str, Any]:
+    segments = slot_file.segments(model.id)
+    rows: dict[str, Counter[str]] = {}
+    for span in slot_file.rows_index(model.id):
+        counts = {"spans": 1, "tokens": span.hi - span.lo, "bytes": span.nbytes}
+        rows.setdefault(span.part, Counter()).update(counts)
+    return {
+        "name": model.name,
+        "architecture": model.architecture,
+        "fingerprint": model.fingerprint,
+        "kv_type": model.kv_type,
+        "kernels": model.kernels,
+        "segments": len(segments),
+        "tokens": sum(len(segment.token_ids) for segment in segments.values()),
+        "rows": {part: dict(counts) for part, counts in rows.items()},
+        "checkpoints": len(slot_file.checkpoints(model.id)),
+    }
+
+
+def _megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.2f} MB"

@@ -1,0 +1,132 @@
+"""What of a prompt is already known: the decision, without a tensor in sight.
+
+The longest common prefix of the prompt and each stored branch says what could be reused. Memory that can be cut
+back to any length returns exactly there. Other memory returns to the newest checkpoint at or before it, or to
+where the live slot stands. To sample without evaluating anything, the final hidden state at the prompt's end
+must be known as well: it belongs to the checkpoint there, or to the live slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.slot.records import Checkpoint
+from engine.slot.segments import ROOT, Cursor, Run, SegmentTree, TokenIds
+
+Source = Literal["cold", "live", "restored"]
+Reason = Literal[
+    "none",
+    "new_chat",
+    "diverged",
+    "no_checkpoint",
+    "other_model",
+    "other_kv_type",
+    "damaged",
+    "state_dropped",
+]
+
+
+@dataclass(frozen=True)
+class Live:
+    """Where the live slot stands."""
+
+    cursor: Cursor
+    n_tokens: int
+    has_hidden: bool  # whether the final hidden state of its last token is known
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """The first n tokens of a prompt are known: at `cursor`, and what is needed is `live` or stored."""
+
+    cursor: Cursor
+    n: int
+    n_common: int  # length of the longest common prefix with anything seen before
+    checkpoint: Checkpoint | None  # the one at exactly n, if any
+    reason: Reason  # why not more
+
+
+NeededRows = Callable[[int], Iterable[tuple[str, int]]]  # length -> (part, first row) for parts that have rows
+
+
+@dataclass(frozen=True)
+class ReusePlanner:
+    """Looks for the best place in the tree to go on from."""
+
+    tree: SegmentTree
+    checkpoints: Iterable[Checkpoint]
+    needed_rows: NeededRows
+    rewindable: bool
+
+    def plan(self, prompt: TokenIds, live: Live) -> Reuse:
+        """Return what to reuse of `prompt`. Its reason compares with what was seen, not with what was wished."""
+        matches = self.tree.matches(prompt)
+        n_common = max((self.tree.n_tokens(match) for match in matches), default=0)
+        places = [ROOT, *(self._best_place(match, len(prompt), live) for match in matches)]
+        # at equal length prefer where the slot stands (nothing to load), then the newest branch
+        at_live = {run.segment.id for run in self.tree.path(live.cursor)}
+        cursor = max(places, key=lambda c: (self.tree.n_tokens(c), c.segment in at_live, c.segment or 0))
+        n = self.tree.n_tokens(cursor)
+        return Reuse(cursor, n, n_common, self._checkpoint_at(cursor), self._reason(prompt, matches, n, n_common))
+
+    def _best_place(self, match: Cursor, n_prompt: int, live: Live) -> Cursor:
+        """Return the last place on the path to `match` from which the prompt can be gone on with."""
+        path = self.tree.path(match)
+        runs = {run.segment.id: run for run in path}
+
+        def is_usable(cursor: Cursor, *, has_hidden: bool) -> bool:
+            run = runs.get(cursor.segment or 0)
+            return run is not None and cursor.length <= run.length and (has_hidden or self._n(cursor) < n_prompt)
+
+        best = ROOT
+        if is_usable(live.cursor, has_hidden=live.has_hidden):
+            best = live.cursor
+        kept = {Cursor(c.segment, c.length) for c in self.checkpoints}
+        for cursor in sorted((c for c in kept if is_usable(c, has_hidden=True)), key=self._n, reverse=True):
+            if self._n(cursor) <= self._n(best):
+                break
+            if self._restorable(path, self._n(cursor)):
+                best = cursor
+                break
+        if self.rewindable:
+            n = min(self._n(match), n_prompt - 1)
+            n = max(min(n, self._shared(path, live)), self._rows_until(path, n))
+            if n > self._n(best):
+                best = self.tree.back_to(match, n)
+        return best
+
+    def _n(self, cursor: Cursor) -> int:
+        return self.tree.n_tokens(cursor)
+
+    def _shared(self, path: list[Run], live: Live) -> int:
+        """Return how many tokens a path has in common with the live one."""
+        shared = 0
+        for ours, theirs in zip(path, self.tree.path(live.cursor), strict=False):
+            if ours.segment.id != theirs.segment.id:
+                break
+            shared = min(ours.end, theirs.end)
+            if ours.length != theirs.length:
+                break
+        return shared
+
+    def _restorable(self, path: list[Run], n: int) -> bool:
+        return all(self.tree.first_gap(path, part, lo, n) == n for part, lo in self.needed_rows(n))
+
+    def _rows_until(self, path: list[Run], n: int) -> int:
+        return min((self.tree.first_gap(path, part, 0, n) for part, _ in self.needed_rows(n)), default=n)
+
+    def _checkpoint_at(self, cursor: Cursor) -> Checkpoint | None:
+        here = (c for c in self.checkpoints if (c.segment, c.length) == (cursor.segment, cursor.length))
+        return max(here, key=lambda c: c.id, default=None)
+
+    def _reason(self, prompt: TokenIds, matches: list[Cursor], n: int, n_common: int) -> Reason:
+        if not len(self.tree):
+            return "new_chat"
+        if n < min(n_common, len(prompt) - 1):
+            return "no_checkpoint"
+        ends = [match for match in matches if self.tree.n_tokens(match) == n_common]
+        if n_common == len(prompt) or any(self.tree.is_tip(match) for match in ends):
+            return "none"
+        return "diverged"

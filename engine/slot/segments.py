@@ -1,0 +1,159 @@
+"""The tree of what a model saw: runs of evaluated tokens, forking where conversations branch.
+
+Pure bookkeeping: token ids and which of their rows are stored; no tensors, no file.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.slot.records import RowSpan, Segment
+
+TokenIds = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A place in the tree: behind the first `length` ids of a segment; behind nothing at all for None."""
+
+    segment: int | None
+    length: int
+
+
+ROOT = Cursor(None, 0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The part of one segment that lies on a path: its first `length` ids, at positions from `start` on."""
+
+    segment: Segment
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Position behind the run."""
+        return self.start + self.length
+
+
+class SegmentTree:
+    """All segments of one model in one conversation, and the index of their stored rows."""
+
+    def __init__(self, segments: Iterable[Segment] = (), rows: Iterable[RowSpan] = ()) -> None:
+        self._segments: dict[int, Segment] = {}
+        self._starts: dict[int, int] = {}
+        self._children: dict[int | None, list[int]] = defaultdict(list)
+        self._rows: dict[tuple[int, str], list[RowSpan]] = defaultdict(list)
+        for segment in segments:
+            self.add(segment)
+        for span in rows:
+            self.add_rows(span)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def add(self, segment: Segment) -> None:
+        """Add a segment whose parent is already there."""
+        self._starts[segment.id] = self.n_tokens(Cursor(segment.parent, segment.parent_length))
+        self._segments[segment.id] = segment
+        self._children[segment.parent].append(segment.id)
+
+    def add_rows(self, span: RowSpan) -> None:
+        """Note that a span of rows is stored."""
+        spans = self._rows[span.segment, span.part]
+        spans.append(span)
+        spans.sort(key=lambda span: (span.lo, span.id))
+
+    def remove_rows(self, span: RowSpan) -> None:
+        """Note that a span of rows can't be had any more."""
+        self._rows[span.segment, span.part].remove(span)
+
+    def rows(self, run: Run, part: str, lo: int, hi: int) -> list[RowSpan]:
+        """Return the stored spans that overlap the positions lo .. hi - 1 of a run, in ascending order."""
+        lo, hi = max(lo, run.start) - run.start, min(hi, run.end) - run.start
+        return [span for span in self._rows.get((run.segment.id, part), ()) if span.lo < hi and span.hi > lo]
+
+    def segment(self, id: int) -> Segment:
+        """Return the segment with this id."""
+        return self._segments[id]
+
+    def n_tokens(self, cursor: Cursor) -> int:
+        """Return how many tokens lie before a cursor."""
+        return 0 if cursor.segment is None else self._starts[cursor.segment] + cursor.length
+
+    def is_tip(self, cursor: Cursor) -> bool:
+        """Whether nothing was seen behind a cursor on its own segment, nor on one that goes on from there."""
+        if cursor.segment is None:
+            return not self._children[None]
+        segment = self._segments[cursor.segment]
+        return cursor.length == len(segment.token_ids) and not self._children[segment.id]
+
+    def path(self, cursor: Cursor) -> list[Run]:
+        """Return the runs from the root to a cursor."""
+        runs = []
+        while cursor.segment is not None:
+            segment = self._segments[cursor.segment]
+            runs.append(Run(segment, self._starts[segment.id], cursor.length))
+            cursor = Cursor(segment.parent, segment.parent_length)
+        return runs[::-1]
+
+    def token_ids(self, cursor: Cursor) -> TokenIds:
+        """Return the ids from the root to a cursor, int32."""
+        runs = [run.segment.token_ids[: run.length] for run in self.path(cursor)]
+        return np.concatenate(runs) if runs else np.empty(0, np.int32)
+
+    def back_to(self, cursor: Cursor, n: int) -> Cursor:
+        """Return the cursor n tokens from the root on the path to `cursor`."""
+        for run in reversed(self.path(cursor)):
+            if run.start < n:
+                return Cursor(run.segment.id, n - run.start)
+        return ROOT
+
+    def matches(self, prompt: TokenIds) -> list[Cursor]:
+        """Return, for each branch, the cursor up to which its ids are those of the prompt.
+
+        Cursors that lie on the path to another one of them are left out.
+        """
+        found: list[Cursor] = []
+        passed: set[Cursor] = set()
+        todo = list(self._children[None])
+        while todo:
+            segment = self._segments[todo.pop()]
+            length = common_prefix(segment.token_ids, prompt[self._starts[segment.id] :])
+            if length:
+                found.append(Cursor(segment.id, length))
+                passed.add(Cursor(segment.parent, segment.parent_length))
+                children = (self._segments[child] for child in self._children[segment.id])
+                todo += [child.id for child in children if child.parent_length <= length]
+        return [cursor for cursor in found if cursor not in passed]
+
+    def gaps(self, path: list[Run], part: str, lo: int, hi: int) -> list[tuple[int, int]]:
+        """Return the ranges within lo .. hi - 1 on a path whose rows are not stored, in ascending order."""
+        gaps = []
+        for run in path:
+            position, end = max(lo, run.start), min(hi, run.end)
+            for span in self.rows(run, part, lo, hi):
+                if position < run.start + span.lo:
+                    gaps.append((position, run.start + span.lo))
+                position = max(position, run.start + span.hi)
+            if position < end:
+                gaps.append((position, end))
+        return gaps
+
+    def first_gap(self, path: list[Run], part: str, lo: int, hi: int) -> int:
+        """Return the first position in lo .. hi - 1 on a path whose row is not stored, hi if there is none."""
+        gaps = self.gaps(path, part, lo, hi)
+        return gaps[0][0] if gaps else hi
+
+
+def common_prefix(a: TokenIds, b: TokenIds) -> int:
+    """Return the number of ids with which both begin."""
+    n = min(len(a), len(b))
+    differing = np.flatnonzero(a[:n] != b[:n])
+    return int(differing[0]) if len(differing) else n

@@ -1,0 +1,187 @@
+"""A slot: one live conversation in the engine, its memory and its place in the tree of what the model saw.
+
+The memory holds one path of the tree. Everything else sleeps in the archive: rows go there once, as they come
+(of a sliding window: those that a checkpoint refers to), and come back when another path is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from engine.errors import DormouseError
+from engine.memory import Memory
+from engine.models import Model
+from engine.slot.archive import Archive
+from engine.slot.next_tokens import NextTokens
+from engine.slot.records import Checkpoint, CheckpointPayload
+from engine.slot.reuse import Live, Reason, Reuse, ReusePlanner, Source
+from engine.slot.segments import ROOT, TokenIds
+
+F32 = NDArray[np.float32]
+
+_SEGMENT_TOKENS = 64  # evaluated tokens that may wait until they become a segment
+
+
+class Slot:
+    """Evaluates tokens for one conversation, and knows where it can go on without evaluating again."""
+
+    def __init__(self, model: Model, archive: Archive, *, kv_type: DTypeLike = np.float16) -> None:
+        self._model = model
+        self._archive = archive
+        self._kv_type = kv_type
+        self._memory = model.new_memory(kv_type)
+        self._cursor = ROOT
+        self._pending: list[int] = []  # evaluated since the last segment
+        self._hidden: F32 | None = None
+        self._loss: tuple[Reason, int] | None = None  # why less than so many tokens may be reused
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens in the memory."""
+        return self._memory.n_tokens
+
+    @property
+    def memory(self) -> Memory:
+        """What the model keeps of them."""
+        return self._memory
+
+    @property
+    def hidden(self) -> F32 | None:
+        """Final hidden state of the last token, shape (1, n_embd), where it is known."""
+        return self._hidden
+
+    def explain_loss(self, reason: Reason, n_seen: int) -> None:
+        """Give the reason to state should the next turn reuse less than the `n_seen` tokens that were seen before."""
+        self._loss = (reason, n_seen)
+
+    def plan(self, prompt: TokenIds) -> Reuse:
+        """Return how much of `prompt` (ids) is known, without going there."""
+        self._flush()
+        planner = ReusePlanner(
+            tree=self._archive.tree,
+            checkpoints=list(self._archive.checkpoints.values()),
+            needed_rows=lambda n: [(p.kind, p.first_row(n)) for p in self._memory.parts if p.row_nbytes],
+            rewindable=self._memory.rewindable,
+        )
+        reuse = planner.plan(prompt, Live(self._cursor, self.n_tokens, self._hidden is not None))
+        if self._loss and reuse.n < self._loss[1]:
+            return replace(reuse, reason=self._loss[0])
+        return reuse
+
+    def source(self, reuse: Reuse) -> Source:
+        """Return where the reused state comes from: `restored` if an earlier process computed any of it."""
+        if not reuse.n:
+            return "cold"
+        asleep = any(run.segment.id in self._archive.asleep for run in self._archive.tree.path(reuse.cursor))
+        return "restored" if asleep else "live"
+
+    def wake(self, reuse: Reuse) -> bool:
+        """Make the memory hold what `reuse` says: cut it back, or read from the archive.
+
+        Returns False when the archive turns out to be damaged there. That place is put aside, to `plan` again;
+        what was live is live still.
+        """
+        if not (self._rewind(reuse) or self._restore(reuse)):
+            self._archive.forget(reuse.cursor, reuse.checkpoint, [part.kind for part in self._memory.parts])
+            self._loss = ("damaged", reuse.n)
+            self._archive.log("put_aside", n_tokens=reuse.n, reason="damaged")
+            return False
+        return True
+
+    def mark_live(self, reuse: Reuse) -> None:
+        """Note that a turn went on from a place: its state counts as this process's own from now on."""
+        self._archive.asleep -= {run.segment.id for run in self._archive.tree.path(reuse.cursor)}
+        self._loss = None
+
+    def evaluate(self, token_ids: TokenIds, *, between_layers: Callable[[], None] = lambda: None) -> F32:
+        """Evaluate one ubatch; return the final hidden state of its last token, shape (1, n_embd).
+
+        `between_layers` may raise to cancel: the slot is then as it was before.
+        """
+        hidden = self._model.forward(token_ids, self._memory, between_layers=between_layers)
+        self._hidden = hidden[-1:].copy()
+        self._pending += token_ids.tolist()
+        if len(self._pending) >= _SEGMENT_TOKENS:
+            self._flush()
+        return self._hidden
+
+    def checkpoint(self, *, message: int | None, reason: str) -> None:
+        """Take a context checkpoint at the present length; does nothing where there is one already."""
+        self._flush()
+        here = (self._cursor.segment, self._cursor.length)
+        if self._hidden is None or here in {(c.segment, c.length) for c in self._archive.checkpoints.values()}:
+            return
+        path = self._archive.tree.path(self._cursor)
+        for part in self._memory.parts:
+            if part.row_nbytes:
+                self._archive.add_rows(path, part, part.first_row(self.n_tokens), self.n_tokens)
+        next_tokens = NextTokens.of(self._model.logits(self._hidden)[0], kernels=self._model.kernels.identity)
+        payload = CheckpointPayload(self._hidden[0], next_tokens.to_bytes(), self._memory.checkpoint())
+        self._archive.add_checkpoint(self._cursor, payload, message=message, reason=reason)
+
+    def _flush(self) -> None:
+        """Make a segment of the tokens evaluated since the last one; store the rows of rewindable parts."""
+        if not self._pending:
+            return
+        token_ids = np.array(self._pending, np.int32)
+        self._pending.clear()
+        self._cursor = self._archive.add_segment(self._cursor, token_ids)
+        last_run = self._archive.tree.path(self._cursor)[-1:]
+        for part in self._memory.parts:
+            if part.rewindable:
+                self._archive.add_rows(last_run, part, last_run[0].start, self.n_tokens)
+
+    def _rewind(self, reuse: Reuse) -> bool:
+        """Cut the live memory back to the place, if it lies on the live path."""
+        if self._archive.tree.back_to(self._cursor, reuse.n) != reuse.cursor:
+            return False
+        if reuse.n == self.n_tokens:
+            return True
+        if self._memory.reuse_point(reuse.n) != reuse.n:
+            return False
+        hidden = None
+        if reuse.checkpoint and (hidden := self._read_hidden(reuse.checkpoint)[0]) is None:
+            return False
+        self._memory.rewind(reuse.n)
+        self._cursor, self._hidden = reuse.cursor, hidden
+        return True
+
+    def _restore(self, reuse: Reuse) -> bool:
+        """Read the place's rows and state into a new memory, which takes the old one's place if all is well."""
+        memory = self._model.new_memory(self._kv_type)
+        path = self._archive.tree.path(reuse.cursor)
+        hidden = state = None
+        if reuse.checkpoint:
+            hidden, state = self._read_hidden(reuse.checkpoint)
+            if hidden is None:
+                return False
+        rows = {
+            part.kind: self._archive.read_rows(path, part.kind, part.first_row(reuse.n), reuse.n)
+            for part in memory.parts
+        }
+        try:
+            memory.restore(reuse.n, rows, state)
+        except (DormouseError, ValueError):
+            return False
+        self._memory, self._cursor, self._hidden = memory, reuse.cursor, hidden
+        self._archive.log("restore", n_tokens=reuse.n, n_common=reuse.n_common)
+        return True
+
+    def _read_hidden(self, checkpoint: Checkpoint) -> tuple[F32 | None, bytes | None]:
+        """Return a checkpoint's hidden state (1, n_embd) and memory state; None for one that fails its self-test."""
+        try:
+            payload = self._archive.read_checkpoint(checkpoint)
+            if payload is None:
+                return None, None
+            hidden = payload.hidden.reshape(1, self._model.config.n_embd)
+            logits = self._model.logits(hidden)[0]
+            expected = NextTokens.from_bytes(payload.next_tokens)
+        except (DormouseError, ValueError):
+            return None, None
+        if not expected.agrees(logits, kernels=self._model.kernels.identity):
+            return None, None
+        return hidden, payload.states

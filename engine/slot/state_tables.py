@@ -1,0 +1,137 @@
+"""The state in a slot file: segments, memory rows and checkpoints, of one or several models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from engine.slot import mapping
+from engine.slot.failures import DamagedError
+from engine.slot.records import Checkpoint, CheckpointPayload, Model, RowSpan, Segment
+from engine.slot.tables import Tables
+
+_DELETE_BYTES = 16 << 20  # of payload in one transaction
+
+
+class StateTables(Tables):
+    """Gives back state that is exactly what was stored, or leaves it out."""
+
+    # Ids of segments, rows and checkpoints are chosen by the writer, who therefore need not wait for a write.
+
+    def next_state_id(self) -> int:
+        """Return an id above those of all segments, rows and checkpoints that ever were in the file."""
+        return max(self._rows.next_id(table) for table in ("segment", "rows", "checkpoint"))
+
+    def models(self) -> list[Model]:
+        """Return the identities under which states are stored."""
+        return self._records("model", mapping.model_from)
+
+    def put_model(self, model: Model) -> Model:
+        """Store a model and return it with its id: that of the same fingerprint and K/V type if there is one."""
+        values = mapping.model_values(model)
+        for known in self.models():
+            if (known.fingerprint, known.kv_type) == (model.fingerprint, model.kv_type):
+                if mapping.model_values(known) != values:
+                    self._rows.update("model", known.id, values)
+                return replace(model, id=known.id)
+        return replace(model, id=self._rows.insert("model", values))
+
+    def segments(self, model: int) -> dict[int, Segment]:
+        """Return a model's segments by id, parents before children, each with its whole path and right digests."""
+        return {id: segment for id, segment in self._all_segments().items() if segment.model == model}
+
+    def put_segment(self, segment: Segment) -> None:
+        """Store a segment; its parent must have been stored before."""
+        self._rows.insert("segment", mapping.segment_values(segment))
+
+    def rows_index(self, model: int) -> list[RowSpan]:
+        """Return which memory rows of a model's segments are stored."""
+        segments = self._all_segments()
+        spans = self._records("rows", lambda values: mapping.row_span_from(values, segments))
+        return [span for span in spans if segments[span.segment].model == model]
+
+    def read_rows(self, id: int) -> bytes | None:
+        """Return the blob of a span, None (and a note in `state_damage`) if it is damaged or gone."""
+        payload = self._payload("rows", id)
+        return payload["data"] if payload else None
+
+    def put_rows(self, span: RowSpan, data: bytes | memoryview) -> None:
+        """Store memory rows; the writer keeps blobs to at most 4 MiB."""
+        self._rows.insert("rows", vars(span), payload={"data": data})
+
+    def delete_rows(self, id: int) -> None:
+        """Delete a span and its blob; the space is used again."""
+        self._rows.delete("rows", id)
+
+    def checkpoints(self, model: int) -> list[Checkpoint]:
+        """Return the checkpoints on a model's segments, oldest first."""
+        segments = self._all_segments()
+        checkpoints = self._records("checkpoint", lambda values: mapping.checkpoint_from(values, segments))
+        return [checkpoint for checkpoint in checkpoints if segments[checkpoint.segment].model == model]
+
+    def read_checkpoint(self, id: int) -> CheckpointPayload | None:
+        """Return what a checkpoint keeps, None (and a note in `state_damage`) if it is damaged or gone."""
+        payload = self._payload("checkpoint", id)
+        return mapping.payload_from(payload) if payload else None
+
+    def put_checkpoint(self, checkpoint: Checkpoint, payload: CheckpointPayload) -> None:
+        """Store a checkpoint."""
+        columns = mapping.payload_values(payload)
+        nbytes = sum(len(column) for column in columns.values() if isinstance(column, bytes))
+        self._rows.insert("checkpoint", {**vars(checkpoint), "nbytes": nbytes}, payload=columns)
+
+    def delete_checkpoint(self, id: int) -> None:
+        """Delete a checkpoint; the space is used again."""
+        self._rows.delete("checkpoint", id)
+
+    def drop_state(self, model: int | None = None) -> None:
+        """Delete the state of one model, or of all, and give its space back; the transcript stays.
+
+        What is damaged goes with it, whosever it was; pages that can't be read raise `DamagedError`, and only
+        `save_copy` gets rid of them. An interruption leaves less state, not wrong state.
+        """
+        segments = self._all_segments()
+        kept = {id for id, segment in segments.items() if model not in (None, segment.model)}
+        for table, key in (("rows", "segment"), ("checkpoint", "segment"), ("segment", "id")):
+            rows = self._rows.scan(table).rows
+            dropped = [row for row in rows if not row.intact or row.values[key] not in kept]
+            for batch in _batches((row.id, row.values.get("nbytes", 0) if row.intact else 0) for row in dropped):
+                with self.transaction():
+                    for id in batch:
+                        self._rows.delete(table, id)
+            self._rows.recount(table)
+        self._damaged.clear()
+        self._connection.shrink()
+
+    def _all_segments(self) -> dict[int, Segment]:
+        found: dict[int, Segment] = {}
+        for values in self._intact("segment"):
+            try:
+                found[values["id"]] = mapping.segment_from(values, found)
+            except ValueError:
+                self._damaged.add("segment")
+        return found
+
+    def _payload(self, table: str, id: int) -> dict[str, Any] | None:
+        try:
+            payload = self._rows.read_payload(table, id)
+        except DamagedError:
+            payload = None
+        if payload is None:
+            self._damaged.add(table)
+        return payload
+
+
+def _batches(sized: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
+    """Yield lists of ids whose sizes add up to no more than a transaction should hold."""
+    batch: list[int] = []
+    total = 0
+    for id, nbytes in sized:
+        if batch and total + nbytes > _DELETE_BYTES:
+            yield batch
+            batch, total = [], 0
+        batch.append(id)
+        total += nbytes
+    if batch:
+        yield batch

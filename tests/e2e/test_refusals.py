@@ -1,0 +1,164 @@
+"""What can't be done gets its sentence, in one line, with status 1, and loses nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import pytest
+
+from engine import events
+from engine.cli.client import Client
+from engine.errors import DormouseError
+from engine.runtime import EngineSettings
+from engine.sampling import SamplingParameters
+from engine.session import TurnSettings
+from engine.slot.slot_file import SlotFile
+from tests.e2e.conftest import Run, run_cli
+
+GREEDY = ("--temperature", 0, "--max-tokens", 8)
+
+
+def refused(run: Run) -> str:
+    """Return the one sentence of a failure."""
+    assert run.status == 1
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("dormouse-cli: ")
+    return line
+
+
+def users(file: Path) -> list[str]:
+    with SlotFile.open(file, read_only=True) as opened:
+        return [message.text for message in opened.messages() if message.role == "user"]
+
+
+def test_a_message_longer_than_the_context_is_kept_and_refused_before_it_is_read(smollm2: Path, tmp_path: Path) -> None:
+    file, long = tmp_path / "a.slot", "word " * 300
+    sentence = refused(run_cli("chat", "--model", smollm2, "--slot", file, "--n-ctx", 200, "--prompt", long))
+    assert "200" in sentence
+    assert "331" in sentence
+    assert users(file) == [long]
+    run = run_cli("chat", "--model", smollm2, "--slot", file, "--n-ctx", 200, *GREEDY, "--edit", 1, "--prompt", "Hi.")
+    assert run.status == 0
+    assert users(file) == [long, "Hi."]
+
+
+def test_a_reply_that_reaches_the_end_of_the_context_ends_with_length(smollm2: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.slot"
+    options = ("--model", smollm2, "--slot", file, "--n-ctx", 60, "--temperature", 0, "--json")
+    (turn,) = run_cli("chat", *options, "--prompt", "Count from one to a hundred.").turns
+    assert turn["finish_reason"] == "length"
+    assert turn["prompt_n"] + turn["predicted_n"] == 60
+    sentence = refused(run_cli("chat", *options, "--prompt", "Go on."))
+    assert "60" in sentence
+    assert users(file)[-1] == "Go on."
+    (turn,) = run_cli("chat", *options, "--n-ctx", 200, "--max-tokens", 4, "--regenerate").turns
+    assert turn["reason"] == "none"
+
+
+def test_an_empty_message_is_refused(smollm2: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.slot"
+    assert "empty" in refused(run_cli("chat", "--model", smollm2, "--slot", file, "--prompt", " \n"))
+    assert users(file) == []
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    gone = tmp_path / "gone.gguf"
+    assert "gone.gguf" in refused(run_cli("chat", "--model", gone, "--prompt", "Hi."))
+
+
+def test_a_model_that_vanishes_while_it_is_used_goes_on_from_memory(smollm2: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(smollm2.read_bytes())
+    client = Client(kernels=None, n_threads=None, warn=pytest.fail)
+    client.wait(client.session.load_model(copy, EngineSettings()))
+    copy.unlink()
+    opening = client.session.open(None)
+    assert opening.conversation is not None
+    settings = TurnSettings(SamplingParameters(temperature=0), max_tokens=3)
+    turn = client.wait(client.session.send(opening.conversation, "Hi.", settings=settings))
+    assert isinstance(turn, events.TurnFinished)
+    with pytest.raises(DormouseError, match=r"copy\.gguf"):
+        client.wait(client.session.load_model(copy))
+    turn = client.wait(client.session.send(opening.conversation, "Still there?", settings=settings))
+    assert isinstance(turn, events.TurnFinished)
+    client.session.close()
+
+
+@pytest.mark.parametrize("place", ["/proc/a.slot", "/dev/null/a.slot"])
+def test_a_folder_that_cannot_be_written(smollm2: Path, place: str) -> None:
+    assert "a.slot" in refused(run_cli("chat", "--model", smollm2, "--slot", place, "--prompt", "Hi."))
+
+
+def test_two_processes_on_one_file(smollm2: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.slot"
+    command = [sys.executable, "-m", "engine.cli", "chat", "--model", str(smollm2), "--slot", str(file), "--json"]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [*command, "--max-tokens", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
+    ) as first:
+        assert first.stdin
+        assert first.stdout
+        print("Hi.", file=first.stdin, flush=True)
+        assert json.loads(first.stdout.readline())["finish_reason"]
+        sentence = refused(run_cli("chat", "--model", smollm2, "--slot", file, "--prompt", "Me too."))
+        assert "open in another" in sentence
+        assert "open in another" in refused(run_cli("inspect", file))
+        print("Still mine.", file=first.stdin, flush=True)
+        assert json.loads(first.stdout.readline())["finish_reason"]
+        first.stdin.close()
+        assert first.wait(30) == 0
+    assert users(file) == ["Hi.", "Still mine."]
+
+
+def test_a_file_that_is_no_slot_file_is_left_as_it_is(smollm2: Path, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("dear diary")
+    assert "not a slot file" in refused(run_cli("chat", "--model", smollm2, "--slot", file, "--prompt", "Hi."))
+    assert "not a slot file" in refused(run_cli("inspect", file))
+    assert file.read_text() == "dear diary"
+
+
+def write_gguf(path: Path, architecture: str) -> Path:
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(["a", "b"])
+    writer.add_token_types([1, 1])
+    writer.add_token_merges([])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def test_an_architecture_that_is_not_supported_is_named(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", "plamo")
+    assert "plamo" in refused(run_cli("chat", "--model", path, "--prompt", "Hi."))
+
+
+def test_wrong_usage_has_status_2(smollm2: Path) -> None:
+    for wrong in (
+        ["chat"],
+        ["chat", "--model", smollm2, "--edit", "0"],
+        ["sing"],
+        [],
+        ["bench", "--model", "m", "--runs", "x"],
+    ):
+        assert run_cli(*wrong).status == 2
+
+
+def test_edits_of_messages_that_are_not_there(smollm2: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.slot"
+    assert "empty" in refused(run_cli("chat", "--model", smollm2, "--slot", file, "--regenerate"))
+    sentence = refused(run_cli("chat", "--model", smollm2, "--slot", file, "--edit", 3, "--prompt", "x"))
+    assert "no user message 3" in sentence
+    assert "new text" in refused(run_cli("chat", "--model", smollm2, "--slot", file, "--edit", 1))
+
+
+def test_help_says_what_each_is_for() -> None:
+    for command in ([], ["chat"], ["inspect"], ["verify"], ["bench"], ["fetch-starter"]):
+        run = run_cli(*command, "--help")
+        assert run.status == 0
+        assert "usage: dormouse-cli" in run.stdout

@@ -1,0 +1,286 @@
+"""The conformance suite: every kind of memory, and every composition of them, keeps the one protocol.
+
+Each case is a small network whose layers use the memory exactly as a model's layers do. What is compared is what the
+network says after a path through the protocol with what it says after reading the same tokens afresh.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from engine.kernels.reference import ReferenceKernels
+from engine.memory import (
+    FullAttentionMemory,
+    LayerShape,
+    Memory,
+    MemoryPart,
+    RecurrentMemory,
+    RowChunk,
+    SlidingWindowMemory,
+)
+
+F32 = NDArray[np.float32]
+N_EMBD, N_HEAD_KV, N_SWA, N_UBATCH = 8, 2, 5, 4
+
+KERNELS = ReferenceKernels(n_threads=1)
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """Attention with a different position-dependent key for every token, so that a misplaced row shows."""
+
+    n_swa: int | None
+
+    def __call__(self, layer: int, x: F32, memory: Memory, start: int) -> F32:
+        heads = x.reshape(len(x), N_HEAD_KV, -1)
+        position = np.arange(start, start + len(x), dtype=np.float32)[:, None, None]
+        k, v, first = memory.extend(layer, np.sin(heads + position), heads * (layer + 1))
+        out = KERNELS.attention(heads, k, v, q_start=start, k_start=first, scale=1.0, n_swa=self.n_swa)
+        return x + out
+
+
+class DecayLayer:
+    """A toy recurrent layer: a running mean that forgets, one token after the other."""
+
+    def __call__(self, layer: int, x: F32, memory: Memory, start: int) -> F32:
+        state = memory.state(layer).copy()
+        out = np.empty_like(x)
+        for i, row in enumerate(x):
+            state = np.float32(0.5) * state + row
+            out[i] = row + np.tanh(state)
+        memory.set_state(layer, state)
+        return out
+
+
+Layer = AttentionLayer | DecayLayer
+FULL, WINDOW, DECAY = AttentionLayer(None), AttentionLayer(N_SWA), DecayLayer()
+NETWORKS: dict[str, Sequence[Layer]] = {
+    "attention": [FULL, FULL],
+    "sliding window": [WINDOW, WINDOW],
+    "recurrent": [DECAY, DECAY],
+    "attention and sliding window": [WINDOW, FULL, WINDOW],
+    "hybrid": [DECAY, FULL, DECAY],
+    "hybrid with sliding window": [DECAY, WINDOW, FULL],
+}
+
+
+class Network:
+    """Layers and the memory that they need."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = layers
+
+    def new_memory(self) -> Memory:
+        shape = (N_HEAD_KV, N_EMBD // N_HEAD_KV, N_EMBD // N_HEAD_KV)
+        parts: dict[Layer, MemoryPart] = {}
+        for layer in set(self.layers):
+            indices = [i for i, other in enumerate(self.layers) if other == layer]
+            shapes = [LayerShape(i, *shape) for i in indices]
+            if layer is DECAY:
+                parts[layer] = RecurrentMemory(dict.fromkeys(indices, (N_EMBD,)))
+            elif layer is WINDOW:
+                parts[layer] = SlidingWindowMemory(shapes, np.float32, n_swa=N_SWA)
+            else:
+                parts[layer] = FullAttentionMemory(shapes, np.float32)
+        return Memory(list(parts.values()), layers={i: parts[layer] for i, layer in enumerate(self.layers)})
+
+    def evaluate(self, tokens: Sequence[int], memory: Memory) -> F32:
+        """Evaluate one ubatch; return the last token's output."""
+        start = memory.n_tokens
+        memory.append(len(tokens))
+        x = np.stack([np.random.default_rng(token).standard_normal(N_EMBD) for token in tokens])
+        x = x.astype(np.float32)
+        for i, layer in enumerate(self.layers):
+            x = layer(i, x, memory, start)
+        return x[-1]
+
+    def read(self, tokens: Sequence[int], memory: Memory, split: Iterator[int] | None = None) -> F32:
+        """Evaluate tokens in ubatches of the sizes that `split` gives."""
+        out = np.zeros(N_EMBD, np.float32)
+        position = 0
+        while position < len(tokens):
+            n = next(split) if split else N_UBATCH
+            out = self.evaluate(tokens[position : position + n], memory)
+            position += n
+        return out
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint as the slot file keeps it: rows by part in pieces, and a state."""
+
+    n: int
+    rows: dict[str, list[RowChunk]]
+    state: bytes | None
+
+
+def save(memory: Memory, *, piece: int = 3) -> Snapshot:
+    n = memory.n_tokens
+    rows = {}
+    for part in memory.parts:
+        lo = part.first_row(n)
+        rows[part.kind] = [part.export_rows(i, min(i + piece, n)) for i in range(lo, n, piece)]
+    return Snapshot(n, rows, memory.checkpoint())
+
+
+@pytest.fixture(params=NETWORKS, name="network")
+def _network(request: pytest.FixtureRequest) -> Network:
+    return Network(NETWORKS[request.param])
+
+
+TOKENS = list(range(100, 130))
+
+
+def afresh(network: Network, tokens: Sequence[int]) -> F32:
+    return network.read(tokens, network.new_memory())
+
+
+def test_any_split_into_ubatches_gives_the_same(network: Network) -> None:
+    expected = afresh(network, TOKENS)
+    for sizes in ([1] * 30, [30], [7, 1, 13, 9], [4] * 8):
+        out = network.read(TOKENS, network.new_memory(), iter(sizes))
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_same_split_gives_the_same_bits(network: Network) -> None:
+    assert np.array_equal(afresh(network, TOKENS), afresh(network, TOKENS))
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 5, 6, 11, 29, 30])
+def test_a_restored_checkpoint_goes_on_with_the_same_bits(network: Network, n: int) -> None:
+    live = network.new_memory()
+    network.read(TOKENS[:n], live)
+    snapshot = save(live)
+    restored = network.new_memory()
+    network.read([1, 2, 3], restored)  # what was there before must not matter
+    restored.restore(snapshot.n, snapshot.rows, snapshot.state)
+    assert restored.n_tokens == n
+    more = [7, 8, 9, 10, 11, 12, 13]
+    assert np.array_equal(network.read(more, restored), network.read(more, live))
+    assert save(restored).state == save(live).state
+
+
+def test_a_checkpoint_does_not_change_when_the_memory_goes_on(network: Network) -> None:
+    live = network.new_memory()
+    network.read(TOKENS[:10], live)
+    snapshot = save(live)
+    network.read(TOKENS[10:], live)
+    live.restore(snapshot.n, snapshot.rows, snapshot.state)
+    out = network.read(TOKENS[10:], live)
+    again = network.new_memory()
+    network.read(TOKENS[:10], again)
+    assert np.array_equal(out, network.read(TOKENS[10:], again))
+
+
+def test_rewinding_to_a_reuse_point_is_as_if_nothing_had_followed(network: Network) -> None:
+    for n in range(len(TOKENS) + 1):
+        memory = network.new_memory()
+        network.read(TOKENS, memory)
+        m = memory.reuse_point(n)
+        assert m <= n
+        memory.rewind(m)
+        assert memory.n_tokens == m
+        out = network.read([50, 51, 52, 53, 54], memory)
+        expected = network.new_memory()
+        network.read(TOKENS[:m], expected)
+        np.testing.assert_allclose(out, network.read([50, 51, 52, 53, 54], expected), rtol=1e-5, atol=1e-5)
+
+
+def test_the_present_length_is_always_a_reuse_point(network: Network) -> None:
+    memory = network.new_memory()
+    for token in TOKENS:
+        assert memory.reuse_point(memory.n_tokens + 5) == memory.n_tokens
+        network.evaluate([token], memory)
+
+
+def test_rewindable_memory_returns_to_every_length(network: Network) -> None:
+    memory = network.new_memory()
+    network.read([token % 50 for token in range(600)], memory)
+    points = [memory.reuse_point(n) for n in range(601)]
+    assert memory.rewindable == (points == list(range(601)))
+
+
+def test_an_append_that_is_taken_back_leaves_no_trace(network: Network) -> None:
+    memory = network.new_memory()
+    network.read(TOKENS[:20], memory)
+    before = save(memory)
+    memory.append(9)
+    for i in range(len(network.layers)):  # some layers have written already when a job is cancelled
+        if network.layers[i] is DECAY:
+            memory.set_state(i, np.full(N_EMBD, 99, np.float32))
+        else:
+            k = np.full((9, N_HEAD_KV, N_EMBD // N_HEAD_KV), 99, np.float32)
+            memory.extend(i, k, k)
+    memory.rewind(20)
+    after = save(memory)
+    assert after.state == before.state
+    for kind, chunks in before.rows.items():
+        assert [bytes(c.data) for c in chunks] == [bytes(c.data) for c in after.rows[kind]]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda rows: rows[1:],
+        lambda rows: rows[:-1],
+        lambda rows: [*rows[:1], *rows[2:]],
+        lambda rows: [RowChunk(c.lo, c.hi, bytes(c.data)[:-1]) for c in rows],
+        lambda rows: [],
+    ],
+    ids=["first gone", "last gone", "middle gone", "cut", "none"],
+)
+def test_rows_that_do_not_fit_are_refused_and_leave_an_empty_memory(
+    network: Network, spoil: Callable[[list[RowChunk]], list[RowChunk]]
+) -> None:
+    memory = network.new_memory()
+    network.read(TOKENS, memory)
+    snapshot = save(memory, piece=1)
+    rows = {
+        part.kind: spoil(snapshot.rows[part.kind]) if part.row_nbytes else snapshot.rows[part.kind]
+        for part in memory.parts
+    }
+    state = b"x" if all(not part.row_nbytes for part in memory.parts) else snapshot.state
+    with pytest.raises(ValueError, match=r"row|value|element"):
+        memory.restore(snapshot.n, rows, state)
+    assert memory.n_tokens == 0
+    assert np.array_equal(network.read(TOKENS, memory), afresh(network, TOKENS))
+
+
+def test_a_window_needs_and_keeps_a_bounded_number_of_rows() -> None:
+    network = Network(NETWORKS["sliding window"])
+    memory = network.new_memory()
+    for i in range(400):
+        network.evaluate([i], memory)
+    (part,) = memory.parts
+    assert part.first_row(400) == 400 - N_SWA
+    assert memory.nbytes <= 256 * part.row_nbytes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(NETWORKS)), st.data())
+def test_any_path_through_the_protocol_ends_as_a_fresh_evaluation_would(name: str, data: st.DataObject) -> None:
+    network = Network(NETWORKS[name])
+    memory, tokens = network.new_memory(), list[int]()
+    kept: list[tuple[Snapshot, list[int]]] = []
+    for step in data.draw(st.lists(st.sampled_from(["append", "rewind", "checkpoint", "restore"]), max_size=14)):
+        if step == "append":
+            new = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=7))
+            network.evaluate(new, memory)
+            tokens += new
+        elif step == "rewind":
+            n = memory.reuse_point(data.draw(st.integers(0, len(tokens))))
+            memory.rewind(n)
+            del tokens[n:]
+        elif step == "checkpoint":
+            kept.append((save(memory, piece=data.draw(st.integers(1, 9))), list(tokens)))
+        elif kept:
+            snapshot, kept_tokens = data.draw(st.sampled_from(kept))
+            memory.restore(snapshot.n, snapshot.rows, snapshot.state)
+            tokens = list(kept_tokens)
+    out = network.evaluate([3, 1, 4], memory)
+    np.testing.assert_allclose(out, afresh(network, [*tokens, 3, 1, 4]), rtol=1e-4, atol=1e-4)

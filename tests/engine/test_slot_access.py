@@ -1,0 +1,249 @@
+"""Who may open a slot file, and what is told to those who may not or lose it."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.errors import SlotBusyError, SlotFileError
+from engine.slot import schema
+from engine.slot.slot_file import SlotFile
+from tests.slot_samples import write_conversation
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chat.slot"
+
+
+@contextmanager
+def raw(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the file behind Dormouse's back, without its checksums."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield connection
+
+
+def test_private(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "conversations"
+    old = os.umask(0)
+    try:
+        with SlotFile.create(folder / "chat.slot") as slot_file, slot_file.transaction():
+            slot_file.add_message(None, "user", "Hello", created=1)
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+            assert modes == {"chat.slot": 0o600, "chat.slot-journal": 0o600}
+        with SlotFile.open(folder / "chat.slot") as slot_file:
+            slot_file.save_copy(path)
+    finally:
+        os.umask(old)
+    assert [file.name for file in folder.iterdir()] == ["chat.slot"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_create_keeps_what_is_there(path: Path) -> None:
+    path.write_text("precious")
+    with pytest.raises(SlotFileError, match=r"exists already\.$"):
+        SlotFile.create(path)
+    assert path.read_text() == "precious"
+
+
+def test_crash_while_creating(path: Path) -> None:
+    path.touch()
+    with SlotFile.open(path) as slot_file:
+        assert slot_file.messages() == []
+        slot_file.add_message(None, "user", "Hello", created=1)
+
+
+def test_busy(path: Path) -> None:
+    with SlotFile.create(path):
+        for read_only in (False, True):
+            with pytest.raises(SlotBusyError, match="is open in another Dormouse window or process; close it there"):
+                SlotFile.open(path, read_only=read_only)
+
+
+def test_two_processes(path: Path) -> None:
+    SlotFile.create(path).close()
+    program = "import sys; from engine.slot.slot_file import SlotFile; f = SlotFile.open(sys.argv[1]); print(); input()"
+    command = [sys.executable, "-c", program, str(path)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(SlotBusyError):
+            SlotFile.open(path)
+        other.stdin.close()
+        other.wait()
+    SlotFile.open(path).close()
+
+
+def test_two_readers(path: Path) -> None:
+    write_conversation(path)
+    with SlotFile.open(path, read_only=True) as first, SlotFile.open(path, read_only=True) as second:
+        assert first.messages() == second.messages()
+        assert not first.writable
+        with pytest.raises(SlotFileError, match="opened for reading only"):
+            first.add_message(None, "user", "Hello", created=1)
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("missing.slot", "does not exist."),
+        (".", "is not a file."),
+        ("file/chat.slot", "a part of its path is not a folder."),
+        ("text.slot", "is not a slot file."),
+        ("other.db", "is not a slot file."),
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_not_a_slot_file(tmp_path: Path, place: str, sentence: str, *, read_only: bool) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "text.slot").write_text("Dear diary, " * 1000)
+    with raw(tmp_path / "other.db") as connection:
+        connection.execute("CREATE TABLE message (id INTEGER PRIMARY KEY)")
+    with pytest.raises(SlotFileError) as caught:
+        SlotFile.open(tmp_path / place, read_only=read_only)
+    assert str(caught.value).endswith(sentence)
+
+
+def test_create_in_an_impossible_place(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SlotFileError, match="a part of its path is not a folder"):
+        SlotFile.create(tmp_path / "file" / "chat.slot")
+
+
+@pytest.mark.parametrize("object_sql", ["VIEW v AS SELECT 1", "TRIGGER t AFTER INSERT ON message BEGIN SELECT 1; END"])
+def test_code_in_the_file_is_refused(path: Path, object_sql: str) -> None:
+    SlotFile.create(path).close()
+    with raw(path) as connection:
+        connection.execute(f"CREATE {object_sql}")
+    with pytest.raises(SlotFileError, match="holds something that no slot file has"):
+        SlotFile.open(path)
+
+
+def test_newer_layout(path: Path) -> None:
+    SlotFile.create(path).close()
+    with raw(path) as connection:
+        connection.execute("PRAGMA user_version=7")
+    with pytest.raises(SlotFileError, match=r"newer version of Dormouse \(layout 7\); this one reads up to layout 1"):
+        SlotFile.open(path)
+
+
+def test_older_layout_is_upgraded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_conversation(path)
+    step = lambda connection: connection.execute("ALTER TABLE message ADD COLUMN mood TEXT")  # noqa: E731
+    monkeypatch.setattr(schema, "UPGRADES", (step,))
+    with pytest.raises(SlotFileError, match="reading only"):
+        SlotFile.open(path, read_only=True)
+    with SlotFile.open(path) as slot_file:
+        assert len(slot_file.messages()) == 17
+        assert slot_file.damage == []
+    with raw(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def test_unknown_parts_survive(path: Path) -> None:
+    write_conversation(path)
+    with raw(path) as connection:
+        connection.execute("ALTER TABLE message ADD COLUMN mood TEXT")
+        connection.execute("CREATE TABLE future (id INTEGER PRIMARY KEY, x TEXT) STRICT")
+        connection.execute("INSERT INTO future VALUES (1, 'y')")
+    copy = path.with_name("copy.slot")
+    with SlotFile.open(path) as slot_file:
+        slot_file.set_manifest("future", {"x": [1, None]})
+        _, reply = slot_file.begin_turn(17, "Hello", created=1)
+        slot_file.update_reply(reply.id, "Hi", "stop")
+        assert slot_file.damage == []
+        slot_file.save_copy(copy)
+    with SlotFile.open(copy) as slot_file:
+        assert slot_file.manifest() == {"leaf": reply.id, "future": {"x": [1, None]}}
+    with raw(copy) as connection:
+        assert connection.execute("SELECT * FROM future").fetchall() == [(1, "y")]
+
+
+def test_full_disk(path: Path) -> None:
+    with SlotFile.create(path) as slot_file:
+        kept = slot_file.add_message(None, "user", "kept", created=1)
+        connection = slot_file._connection
+        limit = connection.pragma("page_count") + 2
+        connection.execute(f"PRAGMA max_page_count={limit}")
+        with pytest.raises(SlotFileError, match=r"could not be saved: the disk is full\.$"):
+            slot_file.begin_turn(kept.id, "long " * 100_000, created=2)
+        assert slot_file.messages() == [kept]
+        connection.execute(f"PRAGMA max_page_count={limit + 100}")
+        slot_file.begin_turn(kept.id, "long " * 100_000, created=2)
+    with SlotFile.open(path) as slot_file:
+        assert [len(message.text) for message in slot_file.messages()] == [4, 500_000]
+        assert slot_file.damage == []
+
+
+@pytest.mark.parametrize("new_name", ["moved.slot", None])
+def test_moved_while_open(path: Path, new_name: str | None) -> None:
+    with SlotFile.create(path) as slot_file:
+        if new_name:
+            path.rename(path.with_name(new_name))
+        else:
+            path.unlink()
+        with pytest.raises(SlotFileError, match="was moved or deleted while it was open"):
+            slot_file.add_message(None, "user", "Hello", created=1)
+
+
+@pytest.mark.parametrize("locked", ["file", "folder"])
+def test_no_right_to_write(tmp_path: Path, path: Path, locked: str) -> None:
+    SlotFile.create(path).close()
+    place = path if locked == "file" else tmp_path
+    place.chmod(0o555)
+    with without_privileges(tmp_path):
+        with pytest.raises(SlotFileError, match=r"can't be written: the file or its folder is read-only\.$"):
+            SlotFile.open(path)
+        with SlotFile.open(path, read_only=True) as slot_file:
+            assert slot_file.messages() == []
+        if locked == "folder":
+            with pytest.raises(SlotFileError, match="access is denied"):
+                SlotFile.create(tmp_path / "new.slot")
+    place.chmod(0o755)
+
+
+@contextmanager
+def without_privileges(folder: Path) -> Iterator[None]:
+    """Do as an ordinary user, for whom modes bind; all folders above must let him pass."""
+    if os.geteuid() != 0:
+        yield
+        return
+    modes = {parent: parent.stat().st_mode for parent in folder.parents}
+    for parent, mode in modes.items():
+        parent.chmod(mode | 0o111)
+    for place in (folder, *folder.iterdir()):
+        os.chown(place, 65534, -1)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for parent, mode in modes.items():
+            parent.chmod(mode)
+
+
+def test_hot_journal(path: Path) -> None:
+    write_conversation(path)
+    torn = path.with_name("torn.slot")
+    with raw(path) as connection:
+        # a small cache makes SQLite write pages, and the journal first, in the middle of a transaction
+        connection.execute("PRAGMA cache_size=2")
+        connection.execute("BEGIN")
+        connection.execute("UPDATE message SET text = 'torn' || text")
+        torn.write_bytes(path.read_bytes())
+        Path(f"{torn}-journal").write_bytes(Path(f"{path}-journal").read_bytes())
+        connection.execute("ROLLBACK")
+    with pytest.raises(SlotFileError, match="open it once for writing to repair it"):
+        SlotFile.open(torn, read_only=True)
+    with SlotFile.open(torn) as slot_file, SlotFile.open(path) as undisturbed:
+        assert slot_file.messages() == undisturbed.messages()
+        assert slot_file.damage == []

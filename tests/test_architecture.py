@@ -1,0 +1,103 @@
+"""The layering of the house: who may know whom."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+QT = {"PySide6", "shiboken6", "pyqtgraph"}
+FLOORS = (
+    {"errors", "paths", "starter", "version"},
+    {"formats"},
+    {"kernels"},
+    {"quants"},
+    {"tokenizer"},
+    {"memory"},
+    {"models"},
+    {"slot"},
+    {"generate", "sampling"},
+    {"runtime", "events"},
+    {"conversation"},
+    {"turn"},
+    {"session"},
+    {"cli"},
+)
+"""The parts of the engine from the ground up; each knows its own floor and those below."""
+
+
+def modules(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imports(module: Path) -> Iterator[str]:
+    """Yield the dotted names that a module imports, wherever in it: `from a import b` gives `a.b`."""
+    for node in ast.walk(ast.parse(module.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} hides behind a relative import whom it knows"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def packages(module: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imports(module)}
+
+
+def level(part: str) -> int:
+    levels = [number for number, floor in enumerate(FLOORS) if part in floor]
+    assert levels, f"{part} has no place in FLOORS"
+    return levels[0]
+
+
+@pytest.mark.parametrize("module", modules("engine"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_floors_know_only_floors_below(module: Path) -> None:
+    part = module.relative_to(ROOT / "engine").parts[0].removesuffix(".py")
+    known = {name.split(".")[1] for name in imports(module) if name.startswith("engine.")}
+    own = -1 if part == "__init__" else level(part)
+    assert not {other for other in known if level(other) > own}
+
+
+def test_the_engine_knows_no_window() -> None:
+    for module in modules("engine"):
+        assert not packages(module) & (QT | {"app"}), module
+
+
+def test_only_the_window_knows_qt() -> None:
+    for module in modules("packaging") + modules("resources"):
+        assert not packages(module) & QT, module
+
+
+def test_widgets_know_no_engine() -> None:
+    for module in modules("app/widgets"):
+        assert "engine" not in packages(module), module
+
+
+def test_only_formats_map_files() -> None:
+    for module in modules("engine"):
+        if ROOT / "engine" / "formats" not in module.parents:
+            assert "mmap" not in packages(module), module
+
+
+def canonical(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def test_what_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {canonical(requirement.partition("==")[0]) for requirement in project["dependencies"]}
+    distributions = packages_distributions()
+    ours = {"engine", "app"} | sys.stdlib_module_names
+    for module in modules("engine") + modules("app"):
+        for package in packages(module) - ours:
+            assert {canonical(name) for name in distributions[package]} & declared, f"{package} in {module}"
+
+
+def test_development_folders_are_no_packages() -> None:
+    # They would shadow PyPI's `packaging`, which pytest itself imports, and our own `engine`.
+    assert not [path for folder in ("tests", "packaging") for path in (ROOT / folder).rglob("__init__.py")]
