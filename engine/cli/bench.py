@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from engine.cli.terminal import StatusLine
+from engine.conversation import read_transcript
 from engine.errors import DormouseError
 from engine.kernels import F32, Kernels, load_kernels
 from engine.memory import Memory
@@ -75,8 +76,8 @@ class Bench:
             status.show(f"run {i} of {runs}" if i else "warming up")
             prefill.append(self._speed(self._prefill, self.n_prompt))
             decode.append(self._speed(self._decode, self.n_gen))
-        status.show("saving a turn")
-        nbytes, seconds = self._save()
+        status.show("saving and waking")
+        saving, waking = self._sleep_and_wake()
         status.clear()
         return [
             {
@@ -86,13 +87,8 @@ class Bench:
                 "ours_tps": round(median(prefill[1:]), 2),
             },
             {"test": "decode", "n": self.n_gen, "depth": self.depth, "ours_tps": round(median(decode[1:]), 2)},
-            {
-                "test": "save",
-                "n": _SAVED_TOKENS,
-                "depth": self.depth,
-                "bytes": nbytes,
-                "ms": round(1000 * seconds, 2),
-            },
+            saving,
+            waking,
         ]
 
     def _speed(self, run: Callable[[], float], n: int) -> float:
@@ -118,26 +114,49 @@ class Bench:
             token = model.logits(model.forward(token, memory)).argmax(axis=1).astype(np.int32)
         return time.perf_counter() - started
 
-    def _save(self) -> tuple[int, float]:
-        """Return the bytes that saving a turn writes behind `depth` tokens, and the seconds until they are on disk."""
+    def _sleep_and_wake(self) -> tuple[dict[str, object], dict[str, object]]:
+        """Measure saving a turn behind `depth` tokens, and waking all of it from the file."""
         with tempfile.TemporaryDirectory() as folder:
-            store = Store(lambda: SlotFile.create(Path(folder) / "bench.slot"), on_error=_raise)
-            identity = store.call(SlotFile.put_model, self.runtime.identity()).result()
-            slot = Slot(self.runtime.model, Archive(store, identity.id))
+            path = Path(folder) / "bench.slot"
+            store = Store(lambda: SlotFile.create(path), on_error=_raise)
+            store.call(SlotFile.add_message, None, "user", "A question.", created=time.time())
+            slot = self._open_slot(store)
+            prompt = self._ids(self.depth + _SAVED_TOKENS)
             for start in range(0, self.depth, _N_UBATCH):
-                slot.evaluate(self._ids(self.depth)[start : start + _N_UBATCH])
+                slot.evaluate(prompt[start : min(start + _N_UBATCH, self.depth)])
             if self.depth:
                 slot.checkpoint(message=None, reason="message_end")
             store.flush()
             before = store.bytes_written
-            slot.evaluate(self._ids(_SAVED_TOKENS))
-            started = time.perf_counter()
+            slot.evaluate(prompt[self.depth :])
+            saved = _stopwatch()
             slot.checkpoint(message=None, reason="message_end")
             store.flush()
-            seconds = time.perf_counter() - started
-            written = store.bytes_written - before
+            saving = {"bytes": store.bytes_written - before, "ms": saved()}
             store.close()
-        return written, seconds
+
+            since = _stopwatch()
+            store = Store(lambda: SlotFile.open(path), on_error=_raise)
+            store.call(read_transcript).result()
+            transcript_ms = since()
+            slot = self._open_slot(store)
+            reuse = slot.plan(prompt)
+            if not slot.wake(reuse) or reuse.n != len(prompt):
+                raise DormouseError("The state that was just saved could not be read back.")
+            waking = {"transcript_ms": transcript_ms, "ready_ms": since()}
+            store.close()
+        place = {"n": _SAVED_TOKENS, "depth": self.depth}
+        return {"test": "save", **place, **saving}, {"test": "wake", "n": len(prompt), "depth": 0, **waking}
+
+    def _open_slot(self, store: Store) -> Slot:
+        identity = store.call(SlotFile.put_model, self.runtime.identity()).result()
+        return Slot(self.runtime.model, Archive(store, identity.id))
+
+
+def _stopwatch() -> Callable[[], float]:
+    """Start; what is returned tells the milliseconds since."""
+    started = time.perf_counter()
+    return lambda: round(1000 * (time.perf_counter() - started), 2)
 
 
 def _evaluate(model: Model, memory: Memory, token_ids: TokenIds) -> F32:
@@ -159,10 +178,11 @@ def _peak_rss_mb() -> int:
 def _render(report: dict[str, Any], kernels: Kernels) -> str:
     lines = [f"{report['model']}: {kernels.identity}, {kernels.n_threads} threads"]
     for result in report["results"]:
+        figures = {
+            "save": "{bytes:,} bytes in {ms} ms",
+            "wake": "transcript after {transcript_ms} ms, ready after {ready_ms} ms",
+        }.get(result["test"], "{ours_tps} tok/s")
         place = f"{result['n']:>5} tokens at depth {result['depth']:<6}"
-        if result["test"] == "save":
-            lines.append(f"save    {place} {result['bytes']:>12,} bytes in {result['ms']} ms")
-        else:
-            lines.append(f"{result['test']:<7} {place} {result['ours_tps']:>10} tok/s")
+        lines.append(f"{result['test']:<8} {place} {figures.format(**result)}")
     lines.append(f"loaded in {report['load_s']} s; peak memory {report['peak_rss_mb']:,} MB")
     return "\n".join(lines)

@@ -14,10 +14,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from engine.kernels.interface import F32, Kernels, RopeTable, Rows
 
-_TASK_FLOPS = 1 << 19  # a smaller matrix product is not worth waking a thread for
+_TASK_FLOPS = 1 << 20  # a smaller matrix product is not worth waking a thread for
 _MAX_TASKS = 16
 _QUERY_BLOCK = 128  # queries per attention task: bounds the scores, and skips most of what causality hides
 _ACTIVATION_ROWS = 32
+_CONVERTED_ROWS = 512
 
 
 class ReferenceKernels(Kernels):
@@ -71,7 +72,7 @@ class ReferenceKernels(Kernels):
         n_tokens, n_head, _ = q.shape
         n_head_kv = k.shape[1]
         group = n_head // n_head_kv
-        keys, values = k.astype(np.float32), v.astype(np.float32)
+        keys, values = self._to_float32(k), self._to_float32(v)
         out = np.empty((n_tokens, n_head, v.shape[2]), np.float32)
 
         def attend(task: int) -> None:
@@ -95,7 +96,12 @@ class ReferenceKernels(Kernels):
             mixed = scores.reshape(n_queries * group, -1) @ values[rows, head]
             out[queries, heads] = mixed.reshape(n_queries, group, -1) / total
 
-        self.team.run(-(-n_tokens // _QUERY_BLOCK) * n_head_kv, attend)
+        n_tasks = -(-n_tokens // _QUERY_BLOCK) * n_head_kv
+        if n_tokens == 1:  # too little work to wake threads for
+            for task in range(n_tasks):
+                attend(task)
+        else:
+            self.team.run(n_tasks, attend)
         return out.reshape(n_tokens, -1)
 
     def silu_mul(self, gate: F32, up: F32) -> F32:
@@ -112,6 +118,16 @@ class ReferenceKernels(Kernels):
             return out
 
         return self._activate(gelu, gate, up)
+
+    def _to_float32(self, rows: Rows) -> F32:
+        out = np.empty(rows.shape, np.float32)
+
+        def convert(task: int) -> None:
+            part = slice(task * _CONVERTED_ROWS, (task + 1) * _CONVERTED_ROWS)
+            out[part] = rows[part]
+
+        self.team.run(-(-len(rows) // _CONVERTED_ROWS), convert)
+        return out
 
     def _activate(self, activation: Callable[[F32], F32], gate: F32, up: F32) -> F32:
         out = np.empty(up.shape, np.float32)
