@@ -129,15 +129,12 @@ class TranscriptTables(Tables):
         return replace(message, id=self._rows.insert("message", mapping.message_values(message)))
 
     def _settle_replies(self, messages: list[Message]) -> None:
-        """Mark replies that a crash cut off as interrupted, and remove those that had not begun."""
-        parents = {message.parent for message in messages}
-        for message in messages:
-            if message.finish_reason != "pending":
-                continue
+        """Mark replies that a crash cut off as interrupted.
+
+        Those that had not begun stay as well: chat templates want replies between the user's messages.
+        """
+        pending = [message.id for message in messages if message.finish_reason == "pending"]
+        if pending:
             with self.transaction():
-                if message.text or message.id in parents:
-                    self._rows.update("message", message.id, {"finish_reason": "interrupted"})
-                else:
-                    self._rows.delete("message", message.id)
-                    if self.leaf() == message.id:
-                        self.set_leaf(message.parent)
+                for id in pending:
+                    self._rows.update("message", id, {"finish_reason": "interrupted"})

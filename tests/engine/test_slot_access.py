@@ -180,7 +180,7 @@ def test_full_disk(path: Path) -> None:
         connection.execute(f"PRAGMA max_page_count={limit + 100}")
         slot_file.begin_turn(kept.id, "long " * 100_000, created=2)
     with SlotFile.open(path) as slot_file:
-        assert [len(message.text) for message in slot_file.messages()] == [4, 500_000]
+        assert [len(message.text) for message in slot_file.messages()] == [4, 500_000, 0]
         assert slot_file.damage == []
 
 
