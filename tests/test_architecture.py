@@ -31,6 +31,21 @@ FLOORS = (
 """The parts of the engine from the ground up; each knows its own floor and those below."""
 
 
+APP_FLOORS = (
+    {"bridge", "private_file", "resources"},
+    {"library", "settings", "single_instance"},
+    {"widgets"},
+    {"crash"},
+    {"state"},
+    {"panels"},
+    {"dialogs"},
+    {"menus"},
+    {"window"},
+    {"bench", "main"},
+)
+"""The same for the window."""
+
+
 def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
@@ -49,18 +64,19 @@ def packages(module: Path) -> set[str]:
     return {name.partition(".")[0] for name in imports(module)}
 
 
-def level(part: str) -> int:
-    levels = [number for number, floor in enumerate(FLOORS) if part in floor]
-    assert levels, f"{part} has no place in FLOORS"
+def level(part: str, floors: tuple[set[str], ...]) -> int:
+    levels = [number for number, floor in enumerate(floors) if part in floor]
+    assert levels, f"{part} has no place in the floors"
     return levels[0]
 
 
-@pytest.mark.parametrize("module", modules("engine"), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("module", modules("engine") + modules("app"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_floors_know_only_floors_below(module: Path) -> None:
-    part = module.relative_to(ROOT / "engine").parts[0].removesuffix(".py")
-    known = {name.split(".")[1] for name in imports(module) if name.startswith("engine.")}
-    own = -1 if part == "__init__" else level(part)
-    assert not {other for other in known if level(other) > own}
+    package, part = module.relative_to(ROOT).with_suffix("").parts[:2]
+    floors = FLOORS if package == "engine" else APP_FLOORS
+    known = {name.split(".")[1] for name in imports(module) if name.startswith(f"{package}.")}
+    own = -1 if part == "__init__" else level(part, floors)
+    assert not {other for other in known if level(other, floors) > own}
 
 
 def test_the_engine_knows_no_window() -> None:
@@ -76,6 +92,11 @@ def test_only_the_window_knows_qt() -> None:
 def test_widgets_know_no_engine() -> None:
     for module in modules("app/widgets"):
         assert "engine" not in packages(module), module
+
+
+def test_state_knows_no_widgets() -> None:
+    for module in modules("app/state"):
+        assert not [name for name in imports(module) if name.startswith(("app.widgets", "PySide6.QtWidgets"))], module
 
 
 def test_only_formats_map_files() -> None:

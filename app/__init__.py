@@ -1,0 +1,1 @@
+"""Dormouse's window: a Qt client of the engine's session."""

@@ -1,0 +1,74 @@
+"""The dialogs of the menus. None of them stops the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Qt, Slot
+from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
+
+from app.crash import versions
+from app.state.app_state import AppState
+from engine import paths
+
+_SLOT_FILES = "Conversations (*.slot);;All files (*)"
+_MODEL_FILES = "Models (*.gguf);;All files (*)"
+_SUFFIX = "slot"
+
+
+class Dialogs(QObject):
+    """Asks for files and passes them to the state."""
+
+    def __init__(self, state: AppState, window: QWidget) -> None:
+        super().__init__(window)
+        self._state = state
+        self._window = window
+
+    @Slot()
+    def open_conversation(self) -> None:
+        """Ask for a slot file and open it."""
+        self._asking("Open Conversation", _SLOT_FILES, paths.library_folder(), self._state.open_conversation).open()
+
+    @Slot()
+    def load_model(self) -> None:
+        """Ask for a GGUF file and load it."""
+        last = self._state.settings.last_model
+        folder = Path(last).parent if last else paths.models_folder()
+        self._asking("Load Model", _MODEL_FILES, folder, self._state.load_model).open()
+
+    @Slot()
+    def save_as(self) -> None:
+        """Ask for a place and write a copy of the conversation there."""
+        dialog = self._asking("Save Conversation As", _SLOT_FILES, Path.home(), self._state.save_as)
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setFileMode(QFileDialog.FileMode.AnyFile)
+        dialog.setDefaultSuffix(_SUFFIX)
+        path = self._state.conversation.path
+        dialog.selectFile(path.name if path else f"conversation.{_SUFFIX}")
+        dialog.open()
+
+    @Slot()
+    def about(self) -> None:
+        """Say what this is, in which versions, and where it keeps things."""
+        model = self._state.model.model
+        folders = {
+            "Conversations": paths.library_folder(),
+            "Models": paths.models_folder(),
+            "Settings": paths.config_folder(),
+            "Logs": paths.log_folder(),
+        }
+        places = "\n".join(f"{name}: {folder}" for name, folder in folders.items())
+        text = "Conversations with local models that sleep on disk and wake where they left off."
+        box = QMessageBox(QMessageBox.Icon.NoIcon, "About Dormouse", f"Dormouse\n\n{text}", parent=self._window)
+        box.setInformativeText(f"{versions(model.kernels if model else 'none loaded')}\n\n{places}")
+        box.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        box.open()
+
+    def _asking(self, title: str, files: str, folder: Path, chosen: Callable[[Path], None]) -> QFileDialog:
+        dialog = QFileDialog(self._window, title, str(folder), files)
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.fileSelected.connect(lambda path: chosen(Path(path)))
+        return dialog

@@ -1,0 +1,179 @@
+"""The list of conversations: the slot files of one folder, with what they are called.
+
+Titles are kept in a cache, because a file that is open, here or in another process, is locked and can't be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+import time
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from app.private_file import write_private
+from engine.errors import DormouseError, SlotBusyError, SlotFileError
+from engine.paths import cache_folder
+from engine.slot.failures import DamagedError
+from engine.slot.slot_file import SlotFile
+
+_CACHE_NAME = "titles.json"
+_TITLE_LENGTH = 120
+_PATIENCE = 0.02  # seconds for reading titles, at each listing
+
+
+@dataclass(frozen=True)
+class LibraryEntry:
+    """A conversation in the library; `modified` is in seconds since 1970."""
+
+    path: str
+    title: str
+    modified: float
+    nbytes: int
+    damaged: bool = False
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a file was found to be when it had this time and size."""
+
+    title: str
+    mtime_ns: int
+    nbytes: int
+    damaged: bool = False
+
+    def fits(self, status: os.stat_result) -> bool:
+        return (self.mtime_ns, self.nbytes) == (status.st_mtime_ns, status.st_size)
+
+
+class Library:
+    """The slot files of a folder. Errors are `DormouseError`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._cache = cache_folder() / _CACHE_NAME
+        self._known = _read_cache(self._cache)
+        self._noted: set[str] = set()
+        """Files that the application has had open and told the title of: their lock is not tried."""
+
+    def entries(self) -> list[LibraryEntry]:
+        """Return all conversations, the one changed last first.
+
+        A file whose title is not known is looked into, as far as a few milliseconds go; the others are called by
+        their names until the next time.
+        """
+        found = sorted(self._scan(), key=lambda item: item[1].st_mtime_ns, reverse=True)
+        deadline = time.monotonic() + _PATIENCE
+        before = dict(self._known)
+        for path, status in found:
+            known = self._known.get(path)
+            if path not in self._noted and not (known and known.fits(status)) and time.monotonic() < deadline:
+                self._look_into(path, status)
+        if self._known != before:
+            self._save_cache()
+        return [self._entry(path, status) for path, status in found]
+
+    def new_path(self) -> Path:
+        """Return the path of a file that does not exist, named by the date."""
+        while True:
+            path = self._folder / f"{datetime.now():%Y-%m-%d %H.%M} {secrets.token_hex(2)}.slot"
+            if not path.exists():
+                return path
+
+    def note_title(self, path: str | Path, title: str) -> None:
+        """Remember how a conversation that the application has open is called: by its first words, shortened."""
+        path = str(path)
+        title = _shortened(title)
+        self._noted.add(path)
+        known = self._known.get(path)
+        if title and (known is None or known.title != title):
+            self._known[path] = _Known(title, 0, 0)  # of no time: looked into again when it sleeps
+            self._save_cache()
+
+    def remove(self, path: str | Path) -> None:
+        """Delete a conversation, and what is known of it. It must not be open."""
+        target = Path(path)
+        try:
+            target.unlink(missing_ok=True)
+            target.with_name(f"{target.name}-journal").unlink(missing_ok=True)
+        except OSError as error:
+            raise DormouseError(f"{target} can't be deleted: {error.strerror}.") from error
+        self._noted.discard(str(path))
+        if self._known.pop(str(path), None):
+            self._save_cache()
+
+    def _scan(self) -> list[tuple[str, os.stat_result]]:
+        found = []
+        try:
+            with os.scandir(self._folder) as items:
+                for item in items:
+                    # a file may vanish while we look
+                    with suppress(FileNotFoundError):
+                        if item.name.endswith(".slot") and not item.name.startswith(".") and item.is_file():
+                            found.append((item.path, item.stat()))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DormouseError(f"The conversations in {self._folder} can't be listed: {error.strerror}.") from error
+        return found
+
+    def _entry(self, path: str, status: os.stat_result) -> LibraryEntry:
+        known = self._known.get(path)
+        title = known.title if known else Path(path).stem
+        damaged = known is not None and known.damaged
+        return LibraryEntry(path, title, status.st_mtime, status.st_size, damaged)
+
+    def _look_into(self, path: str, status: os.stat_result) -> None:
+        if status.st_size == 0 or _is_locked(path):
+            return
+        title, damaged = Path(path).stem, False
+        try:
+            with SlotFile.open(path, read_only=True) as file:
+                damaged = bool(file.damage)
+                texts = (m.text for m in file.messages() if m.role == "user" and not m.damaged)
+                title = next(filter(None, map(_shortened, texts)), title)
+        except DamagedError:
+            damaged = True
+        except SlotBusyError:
+            return
+        except SlotFileError:
+            pass  # not ours, newer than we are, or to be healed by opening it: its name must do
+        self._known[path] = _Known(title, status.st_mtime_ns, status.st_size, damaged)
+
+    def _save_cache(self) -> None:
+        kept = {path: asdict(known) for path, known in self._known.items() if os.path.exists(path)}
+        # without the cache, titles are read again
+        with suppress(OSError):
+            write_private(self._cache, json.dumps(kept))
+
+
+def _read_cache(path: Path) -> dict[str, _Known]:
+    try:
+        items = json.loads(path.read_bytes()).items()
+        return {name: _Known(**known) for name, known in items}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _is_locked(path: str) -> bool:
+    """Tell whether somebody has a database open, at once; `SlotFile` would wait for the lock for a while.
+
+    SQLite is asked because it alone may touch the file: closing a file descriptor gives up the locks that this
+    process holds on the file (https://sqlite.org/howtocorrupt.html, section 2.2).
+    """
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+    return False
+
+
+def _shortened(text: str) -> str:
+    words = " ".join(text[: 10 * _TITLE_LENGTH].split())
+    return words if len(words) <= _TITLE_LENGTH else f"{words[: _TITLE_LENGTH - 1].rstrip()}…"

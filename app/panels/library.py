@@ -1,0 +1,55 @@
+"""The list of conversations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import Qt, Slot
+from PySide6.QtWidgets import QMessageBox, QVBoxLayout, QWidget
+
+from app.state.app_state import AppState
+from app.state.notice import Notice
+from app.widgets.library_list import LibraryList
+from engine.errors import DormouseError
+
+
+class LibraryPanel(QWidget):
+    """Lists the library's slot files; opens and deletes them."""
+
+    def __init__(self, state: AppState, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._state = state
+        self._list = LibraryList(self)
+        self._list.opened.connect(self._open)
+        self._list.removed.connect(self._ask_to_remove)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self._list)
+        state.library_changed.connect(self._update)
+        state.conversation_changed.connect(self._update)
+        self._update()
+
+    @Slot()
+    def _update(self) -> None:
+        path = self._state.conversation.path
+        try:
+            self._list.set_entries(self._state.library.entries())
+        except DormouseError as error:
+            self._state.noticed.emit(Notice(str(error)))
+        self._list.set_current(str(path) if path else None)
+
+    @Slot(str)
+    def _open(self, path: str) -> None:
+        self._state.open_conversation(Path(path))
+
+    @Slot(str)
+    def _ask_to_remove(self, path: str) -> None:
+        box = QMessageBox(self)
+        box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        box.setWindowTitle("Delete Conversation")
+        box.setText("Delete this conversation and all that the model remembers of it?")
+        box.setInformativeText(path)
+        box.addButton(QMessageBox.StandardButton.Cancel)
+        delete = box.addButton("Delete", QMessageBox.ButtonRole.DestructiveRole)
+        delete.clicked.connect(lambda: self._state.remove_conversation(Path(path)))
+        box.open()

@@ -1,0 +1,87 @@
+"""The prefill plot: what each turn of the branch had to read."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Literal, cast
+
+from PySide6.QtCore import Slot
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+
+from app.state.app_state import AppState
+from app.state.conversation_state import ConversationState
+from app.state.outlook import why
+from app.state.task import Task
+from app.widgets.prefill_plot import PrefillPlot, TurnBar
+from engine.slot.records import Receipt
+
+
+class PlotPanel(QWidget):
+    """Shows the receipts of the current conversation's branch."""
+
+    def __init__(self, state: AppState, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._state = state
+        self._plot = PrefillPlot(self)
+        self._importing: Task | None = None
+        self._is_ready = False
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self._plot)
+        state.conversation_changed.connect(self._update)
+        state.transcript_changed.connect(self._update)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._importing is None:
+            self._importing = Task(_import_chart, self)
+            self._importing.succeeded.connect(self._imported)
+            self._importing.start()
+
+    def finish(self) -> None:
+        """Wait for what runs beside."""
+        if self._importing is not None:
+            self._importing.close()
+
+    @Slot()
+    def _imported(self) -> None:
+        self._is_ready = True
+        self._update()
+
+    @Slot()
+    def _update(self) -> None:
+        if self._is_ready:
+            self._plot.set_turns(turn_bars(self._state.conversation))
+
+
+def _import_chart(*_: object) -> None:
+    """Import what draws the chart: it takes half a second, and would hold up the window."""
+    importlib.import_module("app.widgets.turn_plot")
+
+
+def turn_bars(conversation: ConversationState) -> list[TurnBar]:
+    """Return one bar for each reply of the branch that has a receipt, in order."""
+    receipts = [conversation.receipts.get(message.id) for message in conversation.transcript.path()]
+    return [_bar(number, receipt) for number, receipt in enumerate(filter(None, receipts), 1)]
+
+
+def _bar(number: int, receipt: Receipt) -> TurnBar:
+    lines = [
+        f"Turn {number}, {receipt.source}",
+        f"{receipt.cache_n:,} tokens reused, {receipt.prompt_n:,} read in {receipt.prompt_ms / 1000:.2f} s",
+    ]
+    if receipt.predicted_ms:
+        speed = 1000 * receipt.predicted_n / receipt.predicted_ms
+        lines.append(f"{receipt.predicted_n:,} written, {speed:.1f} tok/s, {receipt.kernels}")
+    if reason := why(receipt.reason):
+        lines.append(f"Not more was reused: {reason}")
+    return TurnBar(
+        label=str(number),
+        cache_n=receipt.cache_n,
+        prompt_n=receipt.prompt_n,
+        prompt_ms=receipt.prompt_ms,
+        source=cast(Literal["cold", "live", "restored"], receipt.source),
+        reason=receipt.reason,
+        tooltip="\n".join(lines),
+    )

@@ -1,0 +1,108 @@
+"""One window per user: a second start hands its files to the first and ends."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from PySide6.QtCore import QLockFile, QObject, Signal, Slot
+from PySide6.QtNetwork import QLocalServer, QLocalSocket
+
+_PATIENCE_MS = 3000  # for an answer of the first instance
+_LONGEST_MESSAGE = 1 << 20
+_THANKS = b"\n"
+
+
+class SingleInstance(QObject):
+    """Finds out whether this is the user's first instance, and connects the later ones with it.
+
+    The first one holds a lock that ends with its process, and listens on a local socket beside it that only its user
+    can reach; a socket that a crash left behind is replaced. A message is a JSON list of paths in one line, and is
+    answered by an empty line.
+    """
+
+    received = Signal(list)
+    """Another start was asked to open these absolute paths; an empty list asks for the window itself."""
+
+    def __init__(self, name: str, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._address = _address(name)
+        self._lock = QLockFile(f"{self._address}.lock")
+        self._lock.setStaleLockTime(0)  # stale is what belongs to a dead process, however old
+        self._server = QLocalServer(self)
+        self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
+        self._server.newConnection.connect(self._accept)
+        self.is_first = self._lock.tryLock(0) or self._lock.error() != QLockFile.LockError.LockFailedError
+        """Whether no other instance runs. Where no lock can be had at all, each instance is a first one."""
+        if self.is_first:
+            QLocalServer.removeServer(self._address)
+            self._server.listen(self._address)
+
+    def send(self, paths: list[str]) -> bool:
+        """Hand paths to the first instance, and tell whether it took them."""
+        socket = QLocalSocket()
+        socket.connectToServer(self._address)
+        if not socket.waitForConnected(_PATIENCE_MS):
+            return False
+        socket.write(json.dumps([os.path.abspath(path) for path in paths]).encode() + b"\n")
+        return socket.waitForBytesWritten(_PATIENCE_MS) and socket.waitForReadyRead(_PATIENCE_MS)
+
+    def close(self) -> None:
+        """Stop listening and let another instance be the first."""
+        self._server.close()
+        self._lock.unlock()
+
+    @Slot()
+    def _accept(self) -> None:
+        while socket := self._server.nextPendingConnection():
+            socket.disconnected.connect(socket.deleteLater)
+            _Reader(socket, self)
+
+
+class _Reader(QObject):
+    """Reads the message of one connection, and lives as long as that."""
+
+    def __init__(self, socket: QLocalSocket, instance: SingleInstance) -> None:
+        super().__init__(socket)
+        self._socket = socket
+        self._instance = instance
+        socket.readyRead.connect(self._read)
+        self._read()
+
+    @Slot()
+    def _read(self) -> None:
+        if not self._socket.canReadLine():
+            if self._socket.bytesAvailable() > _LONGEST_MESSAGE:
+                self._socket.abort()
+            return
+        try:
+            paths = json.loads(bytes(self._socket.readLine().data()))
+        except (ValueError, RecursionError):
+            paths = None
+        if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+            self._socket.write(_THANKS)
+            self._socket.flush()
+            self._instance.received.emit(paths)
+        self._socket.disconnectFromServer()
+
+
+def _address(name: str) -> str:
+    if os.name == "nt":
+        return f"{name}-{getpass.getuser()}"
+    return str(_private_folder() / name)
+
+
+def _private_folder() -> Path:
+    """Return a folder for sockets that nobody else can write to; the session's own where there is one."""
+    if (folder := os.environ.get("XDG_RUNTIME_DIR")) and os.path.isdir(folder):
+        return Path(folder)
+    path = Path(tempfile.gettempdir()) / f"dormouse-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        return Path(tempfile.mkdtemp(prefix="dormouse-"))  # somebody else took the name: better alone than overheard
+    return path

@@ -1,0 +1,1 @@
+"""Observable state: what the window shows, apart from any widget."""

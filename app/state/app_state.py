@@ -1,0 +1,305 @@
+"""The application: its session, its model, the conversation that is shown, and what can be done with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal, SignalInstance, Slot
+
+from app.bridge import Bridge
+from app.library import Library
+from app.settings import Settings
+from app.state.conversation_state import ConversationState
+from app.state.copy_task import CopyTask
+from app.state.model_state import ModelState
+from app.state.notice import Action, Notice
+from app.state.open_conversations import OpenConversations
+from engine import events
+from engine.errors import DormouseError
+from engine.runtime import EngineSettings
+from engine.sampling import SamplingParameters
+from engine.session import Session, TurnSettings
+
+MODEL_SUFFIX = ".gguf"
+
+
+class AppState(QObject):
+    """Turns wishes into jobs of the session, and hands its events to those whom they concern."""
+
+    conversation_changed = Signal()
+    """Another conversation is shown; the next four tell of the shown one as its own signals do."""
+    transcript_changed = Signal()
+    reply_grew = Signal(int, str)
+    phase_changed = Signal()
+    outlook_changed = Signal()
+    library_changed = Signal()
+    noticed = Signal(object)
+    """A `Notice`."""
+    model_wanted = Signal()
+    """The person is to choose a model's file."""
+    place_wanted = Signal()
+    """The person is to choose where a copy of the conversation goes."""
+    problem_found = Signal(str, str)
+    """A sentence and a traceback."""
+    returned = Signal(str)
+    """The text of a message that could not be saved, for the composer."""
+
+    def __init__(self, settings: Settings, library: Library, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.settings = settings
+        self.library = library
+        self._bridge = Bridge(self)
+        self._bridge.posted.connect(self._handle)
+        self._session = Session(self._bridge.post)
+        self.model = ModelState(self._session, self)
+        self.model.loaded.connect(self._model_loaded)
+        self.model.failed.connect(self._model_failed)
+        self.conversation = ConversationState(self)
+        self._follow(self.conversation)
+        self._open = OpenConversations(self._session, self)
+        self._open.closed.connect(self._closed)
+        self._to_open: Path | None = None  # once it is closed
+        self._to_remove: set[Path] = set()  # the same
+        self._sent = ""  # the message of the newest turn, until it is saved
+        self._task: CopyTask | None = None
+
+    # --- files -------------------------------------------------------------------------------------------------
+
+    def open_files(self, paths: Iterable[Path]) -> None:
+        """Load the models and open the slot files among `paths`; of several the last is shown."""
+        for path in paths:
+            if path.suffix.lower() == MODEL_SUFFIX:
+                self.load_model(path)
+            else:
+                self.open_conversation(path)
+
+    @Slot(object)
+    def load_model(self, path: Path) -> None:
+        """Load a model in place of the present one."""
+        settings = EngineSettings(n_ctx=self.settings.n_ctx, kv_type=self.settings.kv_type)
+        self.model.load(path.absolute(), settings)
+
+    def new_conversation(self) -> None:
+        """Show an empty conversation; it becomes a file in the library with its first message."""
+        if self.conversation.phase != "new":
+            self._show(ConversationState(self))
+
+    @Slot(object)
+    def open_conversation(self, path: Path) -> None:
+        """Show the conversation of a slot file; from a read-only place, a copy of it in the library."""
+        path = path.absolute()
+        if path == self.conversation.path:
+            return
+        if not path.is_file():
+            self.tell(f"There is no file {path}.")
+        elif not all(os.access(place, os.W_OK) for place in (path, path.parent)):
+            self._open_copy(path)
+        elif (known := self._open.of_file(path)) is None:
+            conversation = ConversationState(self)
+            self._open.open(conversation, path)
+            self._show(conversation)
+        elif self._open.take_up(known):
+            self._show(known)
+        else:
+            self._to_open = path
+
+    def save_as(self, path: Path) -> None:
+        """Write a whole copy of the conversation and go on in it."""
+        if self.conversation.id is not None:
+            job = self._session.save_as(self.conversation.id, path.absolute())
+            self.conversation.begin_saving(job, path.absolute())
+
+    def remove_conversation(self, path: Path) -> None:
+        """Delete a slot file, which is closed first."""
+        known = self._open.of_file(path)
+        if known is None:
+            self._remove(path)
+            return
+        self._to_remove.add(path)
+        known.stop()
+        if known is self.conversation:
+            self.new_conversation()
+
+    def close(self) -> None:
+        """Stop what runs, save everything, and end the session's thread."""
+        if self._task is not None:
+            self._task.close()
+        self._session.close()
+
+    # --- turns -------------------------------------------------------------------------------------------------
+
+    def require_model(self) -> bool:
+        """Tell whether messages can be answered; if not, say so to the person as well."""
+        if not self.model.is_ready_or_loading:
+            action = Action("Load Model…", self.model_wanted.emit)
+            self.noticed.emit(Notice("No model is loaded, so nobody can answer.", action=action))
+        return self.model.is_ready_or_loading
+
+    def send(self, text: str) -> None:
+        """Send a message; it waits its turn if the model or the conversation is still loading."""
+        conversation = self.conversation
+        id = conversation.id
+        if id is None:
+            id = self._open.open(conversation, self.library.new_path())
+        self._sent = text
+        system = self.settings.system_prompt if not conversation.transcript.messages else None
+        conversation.begin_turn(self._session.send(id, text, system=system or None, settings=self._turn_settings()))
+
+    def regenerate(self) -> None:
+        """Answer the last user message again, as another version."""
+        if (id := self.conversation.idle_id) is not None and self.require_model():
+            self.conversation.begin_turn(self._session.regenerate(id, settings=self._turn_settings()))
+
+    def edit(self, message: int, text: str) -> None:
+        """Replace a user message by another version, as a branch, and answer that."""
+        if (id := self.conversation.idle_id) is not None:
+            self._sent = text
+            self.conversation.begin_turn(self._session.edit(id, message, text, settings=self._turn_settings()))
+
+    def select(self, message: int) -> None:
+        """Go to the newest branch through a message."""
+        if (id := self.conversation.idle_id) is not None:
+            self._session.select(id, message)
+
+    @Slot()
+    def stop(self) -> None:
+        """End the turn in progress; what was said stays."""
+        self.conversation.stop()
+
+    @Slot(str)
+    def tell(self, text: str) -> None:
+        """Tell an error."""
+        self.noticed.emit(Notice(text))
+
+    def _turn_settings(self) -> TurnSettings:
+        s = self.settings
+        return TurnSettings(SamplingParameters(s.temperature, s.top_k, s.top_p), s.max_tokens)
+
+    # --- conversations -----------------------------------------------------------------------------------------
+
+    def _show(self, conversation: ConversationState) -> None:
+        before, self.conversation, self._to_open = self.conversation, conversation, None
+        for signal, forwarded in self._forwards(before):
+            signal.disconnect(forwarded)
+        self._follow(conversation)
+        self._open.release(before)
+        self.settings.last_conversation = None
+        self._remember()
+        self.conversation_changed.emit()
+
+    def _follow(self, conversation: ConversationState) -> None:
+        for signal, forwarded in self._forwards(conversation):
+            signal.connect(forwarded)
+
+    def _forwards(self, conversation: ConversationState) -> list[tuple[SignalInstance, SignalInstance]]:
+        return [
+            (conversation.transcript_changed, self.transcript_changed),
+            (conversation.reply_grew, self.reply_grew),
+            (conversation.phase_changed, self.phase_changed),
+            (conversation.outlook_changed, self.outlook_changed),
+        ]
+
+    def _open_copy(self, path: Path) -> None:
+        self._task = CopyTask(path, self.library.new_path(), self)
+        self._task.succeeded.connect(self.open_conversation)
+        self._task.failed.connect(self.tell)
+        self._task.start()
+        text = f"{path.name} can't be changed where it is, so a copy of it is opened in your library."
+        self.noticed.emit(Notice(text, "information"))
+
+    def _remember(self) -> None:
+        """Keep what is shown for the next start."""
+        if (path := self.conversation.path) is not None:
+            self.settings.last_conversation = str(path)
+            self.settings.add_recent(str(path))
+
+    def _remove(self, path: Path) -> None:
+        try:
+            self.library.remove(path)
+        except DormouseError as error:
+            self.tell(str(error))
+        self.settings.recent = [recent for recent in self.settings.recent if recent != str(path)]
+        self.library_changed.emit()
+
+    @Slot(object)
+    def _closed(self, conversation: ConversationState) -> None:
+        assert conversation.path is not None
+        if conversation.path in self._to_remove:
+            self._to_remove.discard(conversation.path)
+            self._remove(conversation.path)
+        if conversation.path == self._to_open:
+            self.open_conversation(conversation.path)
+
+    def _wake(self, conversation: ConversationState) -> None:
+        id = conversation.idle_id
+        if id is not None and self.model.model is not None and conversation.transcript.messages:
+            self._session.wake(id)
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    @Slot(object)
+    def _handle(self, event: events.Event) -> None:
+        if event.conversation is None:
+            self.model.handle(event)
+            return
+        if (conversation := self._open.of_event(event)) is None:
+            return
+        was_turn = conversation.turn is not None and event.job == conversation.turn.id
+        self._open.handle(conversation, event)
+        match event:
+            case events.Opened(damage=damage):
+                for sentence in damage:
+                    self.tell(sentence)
+                self._wake(conversation)
+            case events.Selected():
+                self._wake(conversation)
+            case events.Warned(text=text):
+                self.tell(text)
+            case events.Failed():
+                self._failed(conversation, event, was_turn=was_turn)
+        if isinstance(event, events.Opened | events.TurnSaved | events.TurnFinished | events.SavedAs):
+            self._file_changed(conversation, event)
+
+    def _file_changed(self, conversation: ConversationState, event: events.Event) -> None:
+        users = conversation.transcript.user_messages()
+        if users and conversation.path is not None:
+            self.library.note_title(conversation.path, users[0].text)
+        if isinstance(event, events.TurnSaved):
+            self._sent = ""
+        if conversation is self.conversation:
+            self._remember()
+        self.library_changed.emit()
+
+    def _failed(self, conversation: ConversationState, event: events.Failed, *, was_turn: bool) -> None:
+        action = None
+        if was_turn and self._sent:
+            self.returned.emit(self._sent)
+            self._sent = ""
+            action = Action("Save As…", self.place_wanted.emit) if conversation.transcript.messages else None
+        elif was_turn and conversation is self.conversation:
+            action = Action("Answer Again", self.regenerate)
+        self._report(event, action)
+        if conversation.is_lost and not conversation.is_busy and conversation is self.conversation:
+            self._show(ConversationState(self))
+
+    @Slot()
+    def _model_loaded(self) -> None:
+        model = self.model.model
+        assert model is not None
+        self.settings.last_model = str(model.path)
+        if model.template_is_fallback:
+            text = f"The model {model.name} has no chat template; a plain one (ChatML) is used."
+            self.noticed.emit(Notice(text, "information"))
+        self._wake(self.conversation)
+
+    @Slot(object)
+    def _model_failed(self, event: events.Failed) -> None:
+        self._report(event, Action("Load Model…", self.model_wanted.emit))
+
+    def _report(self, event: events.Failed, action: Action | None) -> None:
+        if event.details:
+            self.problem_found.emit(event.text, event.details)
+        else:
+            self.noticed.emit(Notice(event.text, action=action))

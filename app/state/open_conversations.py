@@ -1,0 +1,80 @@
+"""The conversations whose files are open: the one that is shown, and those that are not closed yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+
+from app.state.conversation_state import ConversationState
+from engine import events
+from engine.session import Session
+
+
+class OpenConversations(QObject):
+    """Opens and closes conversations; what nobody wants any more stays open until its turn is over."""
+
+    closed = Signal(object)
+    """The `ConversationState` whose file is closed."""
+
+    def __init__(self, session: Session, parent: QObject) -> None:
+        super().__init__(parent)
+        self._session = session
+        self._states: dict[int, ConversationState] = {}
+        self._released: set[int] = set()
+        self._closing: set[int] = set()
+
+    def open(self, conversation: ConversationState, path: Path) -> int:
+        """Open a slot file, or create it, as `conversation`; return the session's id for it."""
+        job = self._session.open(path)
+        assert job.conversation is not None
+        conversation.begin_opening(job, path)
+        self._states[job.conversation] = conversation
+        return job.conversation
+
+    def of_file(self, path: Path) -> ConversationState | None:
+        """Return the open conversation of a file."""
+        return next((state for state in self._states.values() if state.path == path), None)
+
+    def of_event(self, event: events.Event) -> ConversationState | None:
+        """Return the conversation that an event concerns."""
+        return self._states.get(event.conversation) if event.conversation is not None else None
+
+    def release(self, conversation: ConversationState) -> None:
+        """Close a conversation as soon as its turn is over."""
+        if conversation.id is None:
+            conversation.deleteLater()
+        elif conversation.is_lost:
+            self._forget(conversation)
+        else:
+            self._released.add(conversation.id)
+            self.close_idle()
+
+    def take_up(self, conversation: ConversationState) -> bool:
+        """Keep a released conversation after all; False if its file is being closed already."""
+        assert conversation.id is not None
+        self._released.discard(conversation.id)
+        return conversation.id not in self._closing
+
+    def close_idle(self) -> None:
+        """Close the released conversations whose turn is over."""
+        for id in self._released - self._closing:
+            if not self._states[id].is_busy:
+                self._closing.add(id)
+                self._session.close_conversation(id)
+
+    def handle(self, conversation: ConversationState, event: events.Event) -> None:
+        """Let a conversation take its event, and see whether it can be closed."""
+        conversation.handle(event)
+        if isinstance(event, events.Closed):
+            self._forget(conversation)
+            self.closed.emit(conversation)
+        else:
+            self.close_idle()
+
+    def _forget(self, conversation: ConversationState) -> None:
+        assert conversation.id is not None
+        self._states.pop(conversation.id)
+        self._released.discard(conversation.id)
+        self._closing.discard(conversation.id)
+        conversation.deleteLater()

@@ -1,0 +1,174 @@
+"""The list of conversations, over files in every condition."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.library import Library
+from engine.errors import DormouseError
+from engine.paths import cache_folder
+from engine.slot.slot_file import SlotFile
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "conversations"
+    path.mkdir()
+    return path
+
+
+def write_slot(path: Path, text: str, *, age: float = 0) -> Path:
+    with SlotFile.create(path) as file:
+        system = file.add_message(None, "system", "Be brief.", created=0)
+        file.begin_turn(system.id, text, created=0)
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+def titles(library: Library) -> list[str]:
+    return [entry.title for entry in library.entries()]
+
+
+def test_newest_come_first_with_their_first_words(folder: Path) -> None:
+    old = write_slot(folder / "a.slot", "An old\n  question", age=1000)
+    new = write_slot(folder / "b.slot", "A new question")
+    first, second = Library(folder).entries()
+    assert (first.path, first.title) == (str(new), "A new question")
+    assert (second.path, second.title) == (str(old), "An old question")
+    assert second.nbytes == old.stat().st_size
+    assert second.modified == pytest.approx(time.time() - 1000, abs=60)
+    assert not first.damaged
+
+
+def test_long_titles_are_cut(folder: Path) -> None:
+    write_slot(folder / "a.slot", "word " * 1000)
+    (title,) = titles(Library(folder))
+    assert len(title) <= 120
+    assert title.endswith("word…")
+
+
+def test_other_files_are_not_listed(folder: Path) -> None:
+    for name in ("notes.txt", ".hidden.slot", "a.slot-journal"):
+        (folder / name).write_text("x")
+    (folder / "folder.slot").mkdir()
+    assert Library(folder).entries() == []
+
+
+def test_missing_folder_is_an_empty_library(tmp_path: Path) -> None:
+    assert Library(tmp_path / "nowhere").entries() == []
+
+
+def test_folder_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DormouseError, match="can't be listed"):
+        Library(tmp_path / "file").entries()
+
+
+def test_damaged_files_are_listed_with_a_mark(folder: Path) -> None:
+    path = write_slot(folder / "broken.slot", "Hello")
+    content = bytearray(path.read_bytes())
+    content[16384:] = bytes(len(content) - 16384)
+    path.write_bytes(content)
+    (entry,) = Library(folder).entries()
+    assert (entry.title, entry.damaged) == ("broken", True)
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", os.urandom(5000)])
+def test_foreign_files_are_called_by_their_names(folder: Path, content: bytes) -> None:
+    (folder / "strange.slot").write_bytes(content)
+    library = Library(folder)
+    assert titles(library) == ["strange"]
+    assert (folder / "strange.slot").read_bytes() == content
+
+
+def test_titles_are_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_slot(folder / "a.slot", "Hello")
+    assert titles(Library(folder)) == ["Hello"]
+    monkeypatch.setattr(SlotFile, "open", None)
+    assert titles(Library(folder)) == ["Hello"]
+    assert (cache_folder() / "titles.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_changed_files_are_read_again(folder: Path) -> None:
+    path = write_slot(folder / "a.slot", "Before", age=100)
+    library = Library(folder)
+    assert titles(library) == ["Before"]
+    path.unlink()
+    write_slot(path, "After")
+    assert titles(library) == ["After"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 1}', '{"a": {"b": 2}}'])
+def test_damaged_cache_is_no_matter(folder: Path, content: str) -> None:
+    write_slot(folder / "a.slot", "Hello")
+    (cache_folder() / "titles.json").write_text(content)
+    assert titles(Library(folder)) == ["Hello"]
+
+
+def test_open_files_are_listed_at_once_and_stay_locked(folder: Path) -> None:
+    path = write_slot(folder / "a.slot", "Hello")
+    with SlotFile.open(path):
+        library = Library(folder)
+        started = time.monotonic()
+        assert titles(library) == ["a"]
+        library.note_title(path, "Hello\n\nthere")
+        assert titles(library) == ["Hello there"]
+        assert time.monotonic() - started < 0.3
+        # another process must still find it locked: whoever closes a file loses its process's locks on it
+        code = "import sys; from engine.slot.slot_file import SlotFile; SlotFile.open(sys.argv[1])"
+        other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+        assert "SlotBusyError" in other.stderr
+    assert titles(Library(folder)) == ["Hello"]
+
+
+def test_titles_of_open_files_are_remembered(folder: Path) -> None:
+    path = write_slot(folder / "a.slot", "Hello")
+    Library(folder).note_title(path, "Noted")
+    with SlotFile.open(path):
+        assert titles(Library(folder)) == ["Noted"]
+
+
+def test_many_unknown_files_do_not_hold_up_the_window(folder: Path) -> None:
+    original = write_slot(folder / "0.slot", "Hello").read_bytes()
+    for number in range(1, 100):
+        (folder / f"{number}.slot").write_bytes(original)
+    library = Library(folder)
+    started = time.monotonic()
+    assert len(library.entries()) == 100
+    assert time.monotonic() - started < 0.5
+    for _ in range(100):
+        if set(titles(library)) == {"Hello"}:
+            return
+    pytest.fail("some titles were never read")
+
+
+def test_new_paths_are_readable_and_free(folder: Path) -> None:
+    library = Library(folder)
+    paths = {library.new_path() for _ in range(5)}
+    assert len(paths) == 5
+    for path in paths:
+        assert path.parent == folder
+        assert path.suffix == ".slot"
+        assert path.name.startswith(time.strftime("%Y-"))
+
+
+def test_removed_conversations_leave_nothing(folder: Path) -> None:
+    path = write_slot(folder / "a.slot", "A secret")
+    path.with_name("a.slot-journal").write_bytes(b"")
+    library = Library(folder)
+    assert titles(library) == ["A secret"]
+    library.remove(str(path))
+    library.remove(str(path))
+    assert library.entries() == []
+    assert list(folder.iterdir()) == []
+    assert "secret" not in (cache_folder() / "titles.json").read_text()
+
+
+def test_what_cannot_be_removed_is_told(folder: Path) -> None:
+    (folder / "a.slot").mkdir()
+    with pytest.raises(DormouseError, match="can't be deleted"):
+        Library(folder).remove(folder / "a.slot")

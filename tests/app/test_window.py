@@ -1,0 +1,201 @@
+"""The window without a model: what can be read, refused, offered and reached."""
+
+import os
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractItemView,
+    QApplication,
+    QLineEdit,
+    QPlainTextEdit,
+    QProgressBar,
+    QTextBrowser,
+    QWidget,
+)
+
+from app.main import main
+from app.panels.outlook import OutlookPanel
+from app.settings import Settings
+from app.widgets.notice_bar import NoticeBar
+from app.widgets.problem_dialog import ProblemDialog
+from app.window import Window
+from engine.conversation import read_transcript
+from engine.paths import library_folder, log_folder
+from engine.slot.slot_file import SlotFile
+from tests.app.driving import buttons, choose, drop, press
+from tests.slot_samples import write_conversation
+
+CONTROLS = (QAbstractButton, QAbstractItemView, QLineEdit, QPlainTextEdit, QProgressBar, QTextBrowser)
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Path:
+    path = tmp_path / "a.slot"
+    write_conversation(path)
+    return path
+
+
+def notices(window: Window) -> list[str]:
+    return [bar.text for bar in window.findChildren(NoticeBar) if bar.isVisible()]
+
+
+def texts(window: Window) -> list[str]:
+    return [view.source for view in window.chat.transcript.views]
+
+
+def is_of_qt(control: QWidget) -> bool:
+    """Tell whether Qt made a control inside another one."""
+    return control.objectName().startswith("qt_") or isinstance(control.parent(), QLineEdit)
+
+
+def test_every_control_has_a_name(run, slot: Path) -> None:
+    def look(window: Window):
+        yield lambda: texts(window)
+        window.state.tell("Something is wrong.")
+        unnamed = [
+            control
+            for kind in CONTROLS
+            for control in window.findChildren(kind)
+            if not control.accessibleName() and not is_of_qt(control)
+        ]
+        assert not unnamed
+        assert all(action.text() for action in window.menuBar().actions())
+
+    run(look, slot)
+
+
+def test_a_conversation_is_readable_without_its_model(run, slot: Path) -> None:
+    def read(window: Window):
+        yield lambda: texts(window)
+        assert texts(window) == expected
+        (panel,) = window.findChildren(OutlookPanel)
+        assert "No model is loaded; it can be read" in panel.text
+        assert "is not at" in panel.text
+        assert "Load Model…" in buttons(window)
+        window.chat.composer.set_text("Hello?")
+        press(window, "Send")
+        yield lambda: notices(window) == ["No model is loaded, so nobody can answer."]
+        assert window.chat.composer.editor.toPlainText() == "Hello?"
+
+    with SlotFile.open(slot, read_only=True) as file:
+        expected = [message.text for message in read_transcript(file).path() if message.role != "system"]
+    run(read, slot)
+
+
+def test_what_can_not_be_opened_is_told(run, tmp_path: Path) -> None:
+    (tmp_path / "junk.slot").write_bytes(b"junk" * 10_000)
+    (tmp_path / "junk.gguf").write_bytes(b"junk" * 10)
+
+    def try_all(window: Window):
+        drop(window, tmp_path / "missing.slot")
+        yield lambda: len(notices(window)) == 1
+        drop(window, tmp_path / "junk.slot")
+        yield lambda: len(notices(window)) == 2
+        drop(window, tmp_path / "junk.gguf")
+        yield lambda: len(notices(window)) == 3
+        assert window.chat.is_welcoming
+        assert window.state.conversation.phase == "new"
+        assert not window.state.model.is_ready_or_loading
+        bar = next(bar for bar in window.findChildren(NoticeBar) if bar.isVisible())
+        press(bar, "Close this notice")
+        assert len(notices(window)) == 2
+
+    run(try_all)
+
+
+def test_a_file_in_a_read_only_place_opens_as_a_copy(run, slot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, *a, **k: Path(path) != slot and access(path, *a, **k))
+
+    def read(window: Window):
+        drop(window, slot)
+        yield lambda: texts(window)
+        assert window.state.conversation.path is not None
+        assert window.state.conversation.path.parent == library_folder()
+        assert "a copy of it is opened in your library" in notices(window)[0]
+
+    run(read)
+
+
+def test_switching_back_and_forth_and_deleting(run, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.slot", tmp_path / "b.slot"]
+    for path in paths:
+        write_conversation(path)
+
+    def switch(window: Window):
+        state = window.state
+        for path in [*paths, paths[0], paths[1], paths[0]]:
+            drop(window, path)
+            yield lambda path=path: state.conversation.path == path and state.conversation.phase == "idle"
+        assert state.settings.recent[:2] == [str(paths[0]), str(paths[1])]
+        choose(window, "New Chat")
+        state.remove_conversation(paths[0])
+        yield lambda: not paths[0].exists()
+        assert notices(window) == []
+
+    run(switch)
+
+
+def test_what_was_there_last_comes_back(run, slot: Path) -> None:
+    def arrange(window: Window):
+        yield lambda: texts(window)
+        window.resize(720, 560)
+        choose(window, "Prefill Plot")
+        choose(window, "Zoom In")
+
+    def find(window: Window):
+        yield lambda: texts(window)
+        assert (window.width(), window.height()) == (720, 560)
+        assert window.state.settings.zoom == 110
+        assert not window.state.settings.show_plot
+
+    run(arrange, slot)
+    assert Settings.load().last_conversation == str(slot)
+    run(find)
+
+
+def test_the_small_window_is_the_chat_alone(run, slot: Path) -> None:
+    def shrink(window: Window):
+        yield lambda: texts(window)
+        window.resize(480, 400)
+        yield lambda: window.width() == 480 and window.height() == 400
+        assert window.chat.width() == 480
+
+    run(shrink, slot)
+
+
+def test_dark_and_light_are_followed(run, slot: Path, qapp: QApplication) -> None:
+    light = qapp.palette()
+
+    def switch(window: Window):
+        yield lambda: texts(window)
+        palette = qapp.palette()
+        palette.setColor(palette.ColorRole.Base, Qt.GlobalColor.black)
+        qapp.setPalette(palette)
+        yield lambda: window.chat.grab().toImage().pixelColor(4, window.chat.height() - 4).lightness() < 20
+
+    try:
+        run(switch, slot)
+    finally:
+        qapp.setPalette(light)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("dormouse ")
+
+
+def test_faults_of_the_program_end_in_a_dialog(run) -> None:
+    def look(window: Window):
+        window.state.problem_found.emit("Something went wrong.", "Traceback …")
+        yield lambda: any(isinstance(widget, ProblemDialog) for widget in QApplication.topLevelWidgets())
+        (dialog,) = (widget for widget in QApplication.topLevelWidgets() if isinstance(widget, ProblemDialog))
+        yield dialog.isVisible
+        dialog.close()
+
+    run(look)
+    assert "Something went wrong." in (log_folder() / "dormouse.log").read_text()
