@@ -57,7 +57,7 @@ def _run(application: QApplication, instance: SingleInstance, reporter: crash.Cr
     window = Window(state, starter)
     instance.received.connect(window.receive)
     window.show()
-    _begin(state, files)
+    _begin(state, starter, files)
     status = application.exec()
     window.close()
     settings.save()
@@ -69,12 +69,13 @@ def _note_kernels(state: AppState, reporter: crash.CrashReporter) -> None:
         reporter.kernels = state.model.model.kernels
 
 
-def _begin(state: AppState, files: list[Path]) -> None:
-    """Open what was asked for, otherwise what was open last."""
+def _begin(state: AppState, starter: StarterState, files: list[Path]) -> None:
+    """Open what was asked for, otherwise what was open last; the first model is the starter if it is there."""
     settings = state.settings
     models = [file for file in files if file.suffix.lower() == MODEL_SUFFIX]
-    if not models and settings.last_model is not None:
-        state.load_model(Path(settings.last_model))
+    model = Path(settings.last_model) if settings.last_model is not None else starter.path
+    if not models and model is not None:
+        state.load_model(model)
     if models == files and settings.last_conversation is not None:
         state.open_conversation(Path(settings.last_conversation))
     state.open_files(files)

@@ -6,10 +6,10 @@
     python3 packaging/dev.py install-desktop
     python3 packaging/dev.py uninstall-desktop
 
-`run` starts the window; `test` checks style and types and runs the tests. Both need only Python 3.11 or newer, and
-first bring about what is missing: system packages (as root; otherwise they name the command to type), the virtual
-environment `.venv`, and the pinned packages in it. `install-desktop` makes this checkout the program that a double
-click on a slot file starts, in the user's own folders; `uninstall-desktop` takes that back.
+`run` fetches the starter model and starts the window; `test` checks style and types and runs the tests. Both need only
+Python 3.11 or newer, and first bring about what is missing: system packages (as root; otherwise they name the command
+to type), the virtual environment `.venv`, and the pinned packages in it. `install-desktop` makes this checkout the
+program that a double click on a slot file starts, in the user's own folders; `uninstall-desktop` takes that back.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ class Environment:
         self.programs = self.folder / ("Scripts" if os.name == "nt" else "bin")
         self.python = self.programs / "python"
         self.window = self.programs / "dormouse"
+        self.cli = self.programs / "dormouse-cli"
         self.marker = self.folder / "installed"
         """Holds `fingerprint()` as of the last installation that went through."""
 
@@ -153,7 +154,8 @@ class Environment:
 
 
 def run_command(environment: Environment, arguments: Sequence[str]) -> None:
-    """Open the window, in place of this process."""
+    """Fetch the starter model, which the window loads unless it is told of another, and open the window."""
+    run(environment.cli, "fetch-starter")
     window = str(environment.window)
     os.execv(window, [window, *arguments])
 

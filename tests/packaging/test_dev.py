@@ -215,7 +215,9 @@ def test_interrupt_is_quiet(
 @pytest.mark.usefixtures("prepared")
 def test_run_becomes_the_window(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     became: list[list[str]] = []
+    monkeypatch.setattr(dev, "run", lambda *command: became.append([str(part) for part in command]))
     monkeypatch.setattr(dev.os, "execv", lambda program, command: became.append([program, *command]))
     dev.main(["run", "story.slot"])
-    window = str(DEV.parents[1] / ".venv" / "bin" / "dormouse")
-    assert became == [[window, window, "story.slot"]]
+    programs = DEV.parents[1] / ".venv" / "bin"
+    window = str(programs / "dormouse")
+    assert became == [[str(programs / "dormouse-cli"), "fetch-starter"], [window, window, "story.slot"]]
