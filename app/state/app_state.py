@@ -62,10 +62,7 @@ class AppState(QObject):
         self._open.closed.connect(self._closed)
         self._to_open: Path | None = None  # once it is closed
         self._to_remove: set[Path] = set()  # the same
-        self._sent = ""  # the message of the newest turn, until it is saved
         self._task: CopyTask | None = None
-
-    # --- files -------------------------------------------------------------------------------------------------
 
     def open_files(self, paths: Iterable[Path]) -> None:
         """Load the models and open the slot files among `paths`; of several the last is shown."""
@@ -78,8 +75,7 @@ class AppState(QObject):
     @Slot(object)
     def load_model(self, path: Path) -> None:
         """Load a model in place of the present one."""
-        settings = EngineSettings(n_ctx=self.settings.n_ctx, kv_type=self.settings.kv_type)
-        self.model.load(path.absolute(), settings)
+        self.model.load(path.absolute(), EngineSettings(n_ctx=self.settings.n_ctx, kv_type=self.settings.kv_type))
 
     def new_conversation(self) -> None:
         """Show an empty conversation; it becomes a file in the library with its first message."""
@@ -128,8 +124,6 @@ class AppState(QObject):
             self._task.close()
         self._session.close()
 
-    # --- turns -------------------------------------------------------------------------------------------------
-
     def require_model(self) -> bool:
         """Tell whether messages can be answered; if not, say so to the person as well."""
         if not self.model.is_ready_or_loading:
@@ -143,9 +137,9 @@ class AppState(QObject):
         id = conversation.id
         if id is None:
             id = self._open.open(conversation, self.library.new_path())
-        self._sent = text
         system = self.settings.system_prompt if not conversation.transcript.messages else None
-        conversation.begin_turn(self._session.send(id, text, system=system or None, settings=self._turn_settings()))
+        job = self._session.send(id, text, system=system or None, settings=self._turn_settings())
+        conversation.begin_turn(job, text)
 
     def regenerate(self) -> None:
         """Answer the last user message again, as another version."""
@@ -155,8 +149,8 @@ class AppState(QObject):
     def edit(self, message: int, text: str) -> None:
         """Replace a user message by another version, as a branch, and answer that."""
         if (id := self.conversation.idle_id) is not None:
-            self._sent = text
-            self.conversation.begin_turn(self._session.edit(id, message, text, settings=self._turn_settings()))
+            job = self._session.edit(id, message, text, settings=self._turn_settings())
+            self.conversation.begin_turn(job, text)
 
     def select(self, message: int) -> None:
         """Go to the newest branch through a message."""
@@ -260,23 +254,20 @@ class AppState(QObject):
             case events.Failed():
                 self._failed(conversation, event, was_turn=was_turn)
         if isinstance(event, events.Opened | events.TurnSaved | events.TurnFinished | events.SavedAs):
-            self._file_changed(conversation, event)
+            self._file_changed(conversation)
 
-    def _file_changed(self, conversation: ConversationState, event: events.Event) -> None:
+    def _file_changed(self, conversation: ConversationState) -> None:
         users = conversation.transcript.user_messages()
         if users and conversation.path is not None:
             self.library.note_title(conversation.path, users[0].text)
-        if isinstance(event, events.TurnSaved):
-            self._sent = ""
         if conversation is self.conversation:
             self._remember()
         self.library_changed.emit()
 
     def _failed(self, conversation: ConversationState, event: events.Failed, *, was_turn: bool) -> None:
         action = None
-        if was_turn and self._sent:
-            self.returned.emit(self._sent)
-            self._sent = ""
+        if was_turn and conversation.unsaved:
+            self.returned.emit(conversation.unsaved)
             action = Action("Save As…", self.place_wanted.emit) if conversation.transcript.messages else None
         elif was_turn and conversation is self.conversation:
             action = Action("Answer Again", self.regenerate)

@@ -40,6 +40,7 @@ class ConversationState(QObject):
         self.is_lost = False  # its file could not be opened
         self.reply_text = ""  # of the turn in progress
         self.turn: Job | None = None
+        self.unsaved = ""  # the message of the newest turn, until it is on disk
         self.saving_to: Path | None = None
         self.prefill: Prefill | None = None
         self.decode: Decode | None = None
@@ -82,9 +83,9 @@ class ConversationState(QObject):
         self._opening, self.id, self.path = job, job.conversation, path
         self._set_phase("opening")
 
-    def begin_turn(self, job: Job) -> None:
-        """Follow the job of a turn; it waits until the model is free."""
-        self.turn = job
+    def begin_turn(self, job: Job, text: str = "") -> None:
+        """Follow the job of a turn, with a new message or none; it waits until the model is free."""
+        self.turn, self.unsaved = job, text
         self._set_phase("waiting")
 
     def stop(self) -> None:
@@ -132,7 +133,7 @@ class ConversationState(QObject):
     def _handle_turn(self, event: events.Event) -> None:
         match event:
             case events.TurnSaved(transcript=transcript, reply=reply):
-                self.transcript, self._reply, self.reply_text = transcript, reply.id, ""
+                self.transcript, self._reply, self.reply_text, self.unsaved = transcript, reply.id, "", ""
                 self.transcript_changed.emit()
             case events.PrefillStarted(cache_n=cache_n, prompt_n=prompt_n):
                 self.prefill = Prefill(cache_n, cache_n, cache_n + prompt_n)

@@ -15,7 +15,7 @@ class OpenConversations(QObject):
     """Opens and closes conversations; what nobody wants any more stays open until its turn is over."""
 
     closed = Signal(object)
-    """The `ConversationState` whose file is closed."""
+    """The `ConversationState` whose file is closed, or could not be and is given up."""
 
     def __init__(self, session: Session, parent: QObject) -> None:
         super().__init__(parent)
@@ -66,7 +66,8 @@ class OpenConversations(QObject):
     def handle(self, conversation: ConversationState, event: events.Event) -> None:
         """Let a conversation take its event, and see whether it can be closed."""
         conversation.handle(event)
-        if isinstance(event, events.Closed):
+        has_failed_to_close = isinstance(event, events.Failed) and event.conversation in self._closing
+        if isinstance(event, events.Closed) or has_failed_to_close:
             self._forget(conversation)
             self.closed.emit(conversation)
         else:

@@ -199,3 +199,16 @@ def test_faults_of_the_program_end_in_a_dialog(run) -> None:
 
     run(look)
     assert "Something went wrong." in (log_folder() / "dormouse.log").read_text()
+
+
+def test_words_that_can_not_be_saved_come_back(run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    def write(window: Window):
+        window.state.library.new_path = lambda: tmp_path / "file" / "a.slot"
+        window.state.send("Hello")
+        yield lambda: window.chat.composer.editor.toPlainText() == "Hello"
+        assert window.state.conversation.phase == "new"
+        assert len(notices(window)) == 1
+
+    run(write)
