@@ -88,8 +88,8 @@ class Session:
     def open(self, path: Path | None) -> Job:
         """Open a slot file, or create it; None opens a temporary conversation that is never written to disk.
 
-        Events: Opened or Failed. The job's `conversation` names the conversation from now on, also in methods called
-        before it is open: they wait their turn.
+        Events: Opened or Failed. The job's `conversation` names the conversation from now on until it is closed, also
+        in methods called before it is open: they wait their turn. Where it could not be opened, their jobs fail too.
         """
         job = Job(next(self._ids), next(self._ids))
         assert job.conversation is not None
@@ -98,16 +98,14 @@ class Session:
             self._emit(events.Warned(job.id, job.conversation, str(error)))
 
         store = Store(lambda: _open_file(path), on_error=warn)
-        self._conversations[job.conversation] = conversation = Conversation(store, path)
+        self._conversations[job.conversation] = Conversation(store, path)
 
         def opened(future: Future[events.Opened]) -> None:
             error = future.exception()
             if error is None:
                 self._emit(future.result())
-                return
-            self._conversations.pop(job.conversation or 0, None)
-            conversation.close()
-            self._fail(job, error)
+            else:
+                self._fail(job, error)
 
         def read(file: SlotFile) -> events.Opened:
             return events.Opened(

@@ -34,10 +34,7 @@ class PlotPanel(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        if self._importing is None:
-            self._importing = Task(_import_chart, self)
-            self._importing.succeeded.connect(self._imported)
-            self._importing.start()
+        self._update()
 
     def finish(self) -> None:
         """Wait for what runs beside."""
@@ -51,8 +48,13 @@ class PlotPanel(QWidget):
 
     @Slot()
     def _update(self) -> None:
-        if self._is_ready:
-            self._plot.set_turns(turn_bars(self._state.conversation))
+        turns = turn_bars(self._state.conversation)
+        if self._is_ready or not turns:
+            self._plot.set_turns(turns)
+        elif self._importing is None and self.isVisible():
+            self._importing = Task(_import_chart, self)
+            self._importing.succeeded.connect(self._imported)
+            self._importing.start()
 
 
 def _import_chart(*_: object) -> None:

@@ -45,6 +45,7 @@ class OpenConversations(QObject):
         if conversation.id is None:
             conversation.deleteLater()
         elif conversation.is_lost:
+            self._session.close_conversation(conversation.id)
             self._forget(conversation)
         else:
             self._released.add(conversation.id)

@@ -23,7 +23,7 @@ _EMPTY = "<p><b>Nothing read yet</b></p><p>Each reply shows here how much of the
 class PrefillPlot(QWidget):
     """One bar per turn: tokens reused and tokens evaluated, with the time of the prefill and where the state was.
 
-    The chart is made when it is shown for the first time, and drawn again only while it can be seen.
+    The chart is made when there are turns to see for the first time, and drawn again only while it can be seen.
     """
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -100,6 +100,9 @@ class PrefillPlot(QWidget):
     def _show_turns(self) -> None:
         if not self.isVisible():
             return
+        if not self._turns:
+            self._pages.setCurrentWidget(self._empty)
+            return
         if self._plot is None:
             from app.widgets.turn_plot import TurnPlot  # noqa: PLC0415
 
@@ -107,4 +110,4 @@ class PrefillPlot(QWidget):
             self._column.addWidget(self._plot, stretch=1)
             self._apply_style()
         self._plot.set_turns(self._turns)
-        self._pages.setCurrentWidget(self._chart if self._turns else self._empty)
+        self._pages.setCurrentWidget(self._chart)

@@ -71,9 +71,10 @@ def test_importing_it_leaves_pyqtgraph_alone() -> None:
 
 
 def test_without_turns_it_says_what_will_be_here(widget: PrefillPlot, qtbot: QtBot) -> None:
-    chart(widget, qtbot)
+    widget.show()
     (label,) = [label for label in widget.findChildren(QLabel) if label.isVisible()]
     assert "Nothing read yet" in label.text()
+    assert widget.plot is None
     widget.set_turns(conversation(3))
     qtbot.waitUntil(lambda: not label.isVisible())
     widget.set_turns([])
