@@ -7,9 +7,10 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.formats.gguf import GGUFFile, TensorInfo, open_gguf
+from engine.formats.gguf import TensorInfo, open_gguf
 from engine.kernels.team import ThreadTeam
 from engine.quants import dequantize
+from tests.tiny_gguf import add_metadata
 
 Change = Callable[[TensorInfo, NDArray[np.float32]], NDArray[np.float32]]
 
@@ -25,7 +26,9 @@ def write_copy(
     team = ThreadTeam(2)
     with open_gguf(source) as original:
         writer = gguf.GGUFWriter(target, str(original.metadata["general.architecture"]))
-        _copy_metadata(original, writer)
+        for key, value in original.metadata.items():
+            if key != "general.architecture":
+                add_metadata(writer, key, value)
         for info in original.tensors.values():
             weights = dequantize(original.tensor_bytes(info.name), info.type, info.shape, team=team)
             weights = change(info, weights)
@@ -37,24 +40,3 @@ def write_copy(
         writer.close()
     team.close()
     return target
-
-
-def _copy_metadata(original: GGUFFile, writer: gguf.GGUFWriter) -> None:
-    for key, value in original.metadata.items():
-        if key == "general.architecture":
-            continue
-        match value:
-            case np.ndarray():
-                writer.add_array(key, value.tolist())
-            case list():
-                writer.add_array(key, value)
-            case bool():
-                writer.add_bool(key, value)
-            case int():
-                writer.add_uint32(key, value)
-            case float():
-                writer.add_float32(key, value)
-            case str():
-                writer.add_string(key, value)
-            case _:
-                raise TypeError(key)

@@ -1,6 +1,6 @@
 """Small GGUF models with random weights, written for a test."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import gguf
@@ -11,8 +11,17 @@ from engine.formats.gguf import open_gguf
 N_EMBD, N_HEAD, N_FF, N_CTX = 32, 2, 64, 256
 
 
-def write_llama(path: Path, tokenizer: Mapping[str, object]) -> Path:
-    """Write a `llama` model of one layer around the metadata of a tokenizer; return its path."""
+def write_llama(
+    path: Path,
+    tokenizer: Mapping[str, object],
+    *,
+    without: Collection[str] = (),
+    extra: Mapping[str, tuple[np.ndarray, gguf.GGMLQuantizationType]] | None = None,
+) -> Path:
+    """Write a `llama` model of one layer around the metadata of a tokenizer; return its path.
+
+    Tensors `without` are left out; those of `extra` (bytes and type) are added or take the place of others.
+    """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)
     writer.add_context_length(N_CTX)
@@ -23,7 +32,7 @@ def write_llama(path: Path, tokenizer: Mapping[str, object]) -> Path:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(N_EMBD // N_HEAD)
     for key, value in tokenizer.items():
-        _add(writer, key, value)
+        add_metadata(writer, key, value)
     tokens = tokenizer["tokenizer.ggml.tokens"]
     assert isinstance(tokens, list)
     shapes = {
@@ -41,7 +50,10 @@ def write_llama(path: Path, tokenizer: Mapping[str, object]) -> Path:
     }
     random = np.random.default_rng(0)
     for name, shape in shapes.items():
-        writer.add_tensor(name, random.standard_normal(shape, np.float32))
+        if name not in without and name not in (extra or {}):
+            writer.add_tensor(name, random.standard_normal(shape, np.float32))
+    for name, (data, tensor_type) in (extra or {}).items():
+        writer.add_tensor(name, data, raw_dtype=tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -65,7 +77,8 @@ def small_spm(gemma3: Path) -> dict[str, object]:
     return metadata
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
+def add_metadata(writer: gguf.GGUFWriter, key: str, value: object) -> None:
+    """Add a metadata value in the type that its Python type suggests."""
     match value:
         case np.ndarray():
             writer.add_array(key, value.tolist())
@@ -75,6 +88,8 @@ def _add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
             writer.add_bool(key, value)
         case int():
             writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
         case _:

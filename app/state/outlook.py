@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from app.state.conversation_state import ConversationState
 from app.state.progress import prefill_seconds
-
-_REASONS = {
-    "other_model": "the stored state is another model's",
-    "other_kv_type": "the stored state has another K/V type",
-    "damaged": "the stored state is damaged",
-    "state_dropped": "the stored state was dropped",
-    "no_checkpoint": "there is no checkpoint nearer",
-    "diverged": "the text before it differs from what the model saw",
-    "new_chat": "there is no stored state",
-}
-_LOSSES = _REASONS.keys() - {"diverged", "new_chat"}  # what nobody expects who did not do it
+from engine.slot.reuse import IN_WORDS, SURPRISING
 
 
 def why(reason: str) -> str:
     """Return the reason why not more was reused in words; empty where nothing more could be."""
-    return "" if reason in ("none", "new_chat") else _REASONS.get(reason, reason)
+    return "" if reason in ("none", "new_chat") else IN_WORDS.get(reason, reason)
 
 
 def outlook(conversation: ConversationState) -> str:
@@ -27,12 +17,12 @@ def outlook(conversation: ConversationState) -> str:
     if (woken := conversation.woken) is not None:
         if woken.prompt_n and woken.reason != "none":
             cost = _cost(woken.prompt_n, conversation)
-            return f"The next message makes the model read {cost} again: {_REASONS[woken.reason]}."
+            return f"The next message makes the model read {cost} again: {IN_WORDS[woken.reason]}."
         if woken.source == "restored":
             return f"Awake: {woken.cache_n:,} tokens restored from the file, nothing to read again."
     started = conversation.prefill_started
-    if started is not None and started.prompt_n and started.reason in _LOSSES:
-        return f"Reading {_cost(started.prompt_n, conversation)}: {_REASONS[started.reason]}."
+    if started is not None and started.prompt_n and started.reason in SURPRISING:
+        return f"Reading {_cost(started.prompt_n, conversation)}: {IN_WORDS[started.reason]}."
     return ""
 
 

@@ -14,14 +14,8 @@ from engine.errors import DormouseError
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import Job, TurnSettings
+from engine.slot.reuse import IN_WORDS, SURPRISING
 
-_REASONS = {
-    "other_model": "the stored state is another model's",
-    "other_kv_type": "the stored state has another K/V type",
-    "damaged": "the stored state is damaged",
-    "state_dropped": "the stored state was dropped",
-    "no_checkpoint": "there is no checkpoint nearer",
-}
 _HELP = "/regenerate   /edit N TEXT   /select ID   /quit   (Ctrl-C stops a reply)"
 
 
@@ -150,8 +144,8 @@ class Chat:
             match event:
                 case events.TurnSaved(transcript=transcript):
                     self._transcript = transcript
-                case events.PrefillStarted(prompt_n=prompt_n, reason=reason) if reason in _REASONS and prompt_n:
-                    say(f"reading {prompt_n:,} tokens: {_REASONS[reason]}")
+                case events.PrefillStarted(prompt_n=prompt_n, reason=reason) if reason in SURPRISING and prompt_n:
+                    say(f"reading {prompt_n:,} tokens: {IN_WORDS[reason]}")
                 case events.PrefillProgress(cache_n=cache_n, done=done, total=total) if done < total:
                     self._status.show(f"reading {done:,} of {total:,} tokens, {cache_n:,} reused")
                 case events.TokenGenerated(text=text) if not self._arguments.json:

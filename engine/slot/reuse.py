@@ -8,7 +8,7 @@ must be known as well: it belongs to the checkpoint there, or to the live slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +26,19 @@ Reason = Literal[
     "damaged",
     "state_dropped",
 ]
+
+IN_WORDS: Mapping[str, str] = {
+    "new_chat": "there is no stored state",
+    "diverged": "the text before it differs from what the model saw",
+    "no_checkpoint": "there is no checkpoint nearer",
+    "other_model": "the stored state is another model's",
+    "other_kv_type": "the stored state has another K/V type",
+    "damaged": "the stored state is damaged",
+    "state_dropped": "the stored state was dropped",
+}
+"""Why not more was reused, for people; `none` needs no words."""
+SURPRISING: frozenset[str] = frozenset(IN_WORDS) - {"new_chat", "diverged"}
+"""What nobody expects who did not cause it: said before it costs anything."""
 
 
 @dataclass(frozen=True)
