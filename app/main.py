@@ -60,7 +60,10 @@ def _run(application: QApplication, instance: SingleInstance, reporter: crash.Cr
     _begin(state, starter, files)
     status = application.exec()
     window.close()
-    settings.save()
+    try:
+        settings.save()
+    except DormouseError as error:
+        sys.stderr.write(f"dormouse: {error}\n")
     return status
 
 

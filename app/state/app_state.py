@@ -204,10 +204,16 @@ class AppState(QObject):
         self.noticed.emit(Notice(text, "information"))
 
     def _remember(self) -> None:
-        """Keep what is shown for the next start."""
-        if (path := self.conversation.path) is not None:
-            self.settings.last_conversation = str(path)
-            self.settings.add_recent(str(path))
+        """Keep what is shown for the next start, also for one after a crash."""
+        path = self.conversation.path
+        if path is None or self.settings.last_conversation == str(path):
+            return
+        self.settings.last_conversation = str(path)
+        self.settings.add_recent(str(path))
+        try:
+            self.settings.save()
+        except DormouseError as error:
+            self.tell(str(error))
 
     def _remove(self, path: Path) -> None:
         try:
