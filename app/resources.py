@@ -13,11 +13,6 @@ _FOLDER = resources.files("resources")
 _INK = b"currentColor"
 
 
-def text(name: str) -> str:
-    """Return the text of a file in `resources/`. Raises FileNotFoundError."""
-    return (_FOLDER / name).read_text(encoding="utf-8")
-
-
 def icon(name: str) -> QIcon:
     """Return the icon `resources/<name>.svg`, sharp at any size and scale.
 

@@ -35,9 +35,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_wheel_starts(programs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["dormouse", "dormouse-cli"])
+def test_the_wheel_starts(programs: Path, tmp_path: Path, program: str) -> None:
     started = subprocess.run(
-        [programs / "dormouse-cli", "--version"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [programs / program, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] in started.stdout
 
