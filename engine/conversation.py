@@ -243,6 +243,12 @@ def read_transcript(file: SlotFile) -> Transcript:
     return Transcript(messages, leaf)
 
 
+def known_models(file: SlotFile) -> tuple[records.Model, ...]:
+    """Return the models that answered in a conversation or whose state it holds."""
+    answered = {receipt.model for receipt in file.receipts()}
+    return tuple(model for model in file.models() if model.id in answered or file.segments(model.id))
+
+
 def _why_lost(file: SlotFile, model: records.Model, others: Sequence[records.Model]) -> Reason | None:
     """Return why a model finds less state than there was once, None if it should find all; `others` have some."""
     if file.state_damage:

@@ -53,7 +53,7 @@ class Opened(Outcome):
     path: Path | None  # None for a temporary one
     transcript: Transcript
     receipts: tuple[Receipt, ...]
-    models: tuple[Model, ...]  # whose state the file holds
+    models: tuple[Model, ...]  # that answered in it, or whose state it holds
     damage: tuple[str, ...]
 
 
@@ -65,6 +65,7 @@ class Woken(Outcome):
     prompt_n: int  # tokens that must, beside those of the next message
     source: Source
     reason: Reason
+    models: tuple[Model, ...]  # that answered in it, or whose state it holds
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from threading import Event as Flag
 from threading import Thread
 
 from engine import events
-from engine.conversation import Conversation, PendingTurn, read_transcript
+from engine.conversation import Conversation, PendingTurn, known_models, read_transcript
 from engine.errors import DormouseError
 from engine.generate import Cancelled, Limits
 from engine.kernels import load_kernels
@@ -114,7 +114,7 @@ class Session:
                 path=path,
                 transcript=read_transcript(file),
                 receipts=tuple(file.receipts()),
-                models=tuple(file.models()),
+                models=known_models(file),
                 damage=(*file.damage, *file.state_damage),
             )
 
@@ -157,7 +157,8 @@ class Session:
             if self._runtime is None:
                 raise DormouseError("No model is loaded.")
             reuse, source, total = woken.wake(self._runtime)
-            self._emit(events.Woken(job.id, conversation, reuse.n, total - reuse.n, source, reuse.reason))
+            models = woken.store.call(known_models).result()
+            self._emit(events.Woken(job.id, conversation, reuse.n, total - reuse.n, source, reuse.reason, models))
 
         return self._submit(conversation, wake)
 

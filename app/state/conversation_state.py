@@ -107,7 +107,7 @@ class ConversationState(QObject):
                 self.transcript = transcript
                 self.transcript_changed.emit()
             case events.Woken():
-                self.woken = event
+                self.woken, self.models = event, event.models
                 self.outlook_changed.emit()
             case events.SavedAs(path=path):
                 self.path = path

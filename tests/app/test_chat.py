@@ -213,3 +213,28 @@ def has_lock(path: Path) -> bool:
     except SlotBusyError:
         return True
     return False
+
+
+def test_after_a_switch_the_first_model_is_offered_and_the_cost_is_told(
+    run, smollm2: Path, gemma3: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.slot"
+    SlotFile.create(path).close()
+
+    def switch(window: Window):
+        state = window.state
+        limit(state, max_tokens=4)
+        write(window, "Hello.")
+        yield lambda: state.conversation.is_busy
+        yield lambda: not state.conversation.is_busy
+        drop(window, gemma3)
+        yield lambda: state.model.model is not None and state.model.model.architecture == "gemma3"
+        yield lambda: any(name.startswith("Load SmolLM2") for name in buttons(window))
+        woken = state.conversation.woken
+        assert woken is not None
+        assert (woken.cache_n, woken.reason) == (0, "other_model")
+        (back,) = (name for name in buttons(window) if name.startswith("Load SmolLM2"))
+        press(window, back)
+        yield lambda: state.conversation.woken is not None and state.conversation.woken.source == "restored"
+
+    run(switch, smollm2, path)

@@ -79,9 +79,9 @@ def test_events_of_turns_that_are_over_are_dropped(conversation: ConversationSta
 
 def test_the_outlook_says_what_the_next_turn_costs_and_why(conversation: ConversationState) -> None:
     assert outlook(conversation) == ""
-    conversation.handle(events.Woken(3, 1, 600, 0, "restored", "none"))
+    conversation.handle(events.Woken(3, 1, 600, 0, "restored", "none", ()))
     assert outlook(conversation) == "Awake: 600 tokens restored from the file, nothing to read again."
-    conversation.handle(events.Woken(3, 1, 0, 600, "cold", "other_model"))
+    conversation.handle(events.Woken(3, 1, 0, 600, "cold", "other_model", ()))
     said = outlook(conversation)
     assert said == "The next message makes the model read 600 tokens again: the stored state is another model's."
     conversation.receipts[2] = RECEIPT

@@ -138,6 +138,7 @@ def test_waking_beforehand_says_what_the_next_turn_costs(client: Client, tmp_pat
     assert isinstance(woken, events.Woken)
     assert (woken.source, woken.reason) == ("restored", "none")
     assert woken.prompt_n <= 1  # the last sampled token
+    assert [model.architecture for model in woken.models] == ["llama"]
     assert woken.cache_n == turn.receipt.prompt_n + turn.receipt.predicted_n - 1
     on = finished(client, client.session.send(conversation, "Go on.", settings=SETTINGS))
     assert on.receipt.source == "restored"  # the receipt tells of the turn, however early its state was read
