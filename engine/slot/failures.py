@@ -14,6 +14,10 @@ class DamagedError(SlotFileError):
     """A slot file, or the part of it that was asked for, can't be read."""
 
 
+class UnfinishedError(SlotFileError):
+    """A slot file was being written when its process ended: opening it for writing takes the unfinished part back."""
+
+
 _READ_ONLY = "{name} can't be written: the file or its folder is read-only."
 _DISK_FULL = "{name} could not be saved: the disk is full."
 _DENIED = "{name} can't be opened: access is denied."
@@ -21,9 +25,6 @@ _DENIED = "{name} can't be opened: access is denied."
 _SQLITE_SENTENCES = {
     sqlite3.SQLITE_FULL: _DISK_FULL,
     sqlite3.SQLITE_READONLY: _READ_ONLY,
-    sqlite3.SQLITE_READONLY_ROLLBACK: (
-        "{name} was being written when Dormouse or the computer stopped; open it once for writing to repair it."
-    ),
     sqlite3.SQLITE_READONLY_DBMOVED: "{name} was moved or deleted while it was open.",
     sqlite3.SQLITE_CANTOPEN: "{name} can't be opened: it or its folder is missing, or access is denied.",
     sqlite3.SQLITE_PERM: _DENIED,
@@ -73,6 +74,10 @@ def _explain(name: str, error: sqlite3.Error) -> SlotFileError:
     primary = code & 0xFF
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return SlotBusyError(f"{name} is open in another Dormouse window or process; close it there first.")
+    if code == sqlite3.SQLITE_READONLY_ROLLBACK:
+        return UnfinishedError(
+            f"{name} was being written when Dormouse or the computer stopped; open it once for writing to repair it."
+        )
     if primary in _DAMAGE_SENTENCES:
         return DamagedError(_DAMAGE_SENTENCES[primary].format(name=name))
     sentence = _SQLITE_SENTENCES.get(code) or _SQLITE_SENTENCES.get(primary) or "{name} can't be used: {error}."

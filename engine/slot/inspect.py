@@ -11,7 +11,10 @@ from engine.slot.slot_file import SlotFile
 
 
 def inspect(path: Path | str) -> dict[str, Any]:
-    """Summarize a slot file as a JSON object; the file is not changed. Raises `SlotFileError`."""
+    """Summarize a slot file as a JSON object; only what a crash left unfinished in it is taken back.
+
+    Raises `SlotFileError`.
+    """
     with SlotFile.open(path, read_only=True) as slot_file:
         messages = slot_file.messages()
         receipts = slot_file.receipts()

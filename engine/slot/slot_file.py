@@ -10,7 +10,7 @@ from typing import Self
 from engine.errors import SlotFileError
 from engine.slot import mapping
 from engine.slot.connection import Connection
-from engine.slot.failures import DamagedError, told
+from engine.slot.failures import DamagedError, UnfinishedError, told
 from engine.slot.schema import TABLES
 from engine.slot.state_tables import StateTables
 from engine.slot.transcript_tables import TranscriptTables
@@ -51,11 +51,14 @@ class SlotFile(TranscriptTables, StateTables):
     def open(cls, path: Path | str, *, read_only: bool = False) -> Self:
         """Open a slot file. Replies that a crash left pending are settled unless `read_only`.
 
-        An empty file, which a crash during `create` leaves, becomes a new conversation.
+        An empty file, which a crash during `create` leaves, becomes a new conversation. What a crash left unfinished
+        is taken back, also where the file is only to be read, if it may be written.
         """
         path = Path(path)
         try:
             connection = Connection(path, read_only=read_only)
+        except UnfinishedError as unfinished:
+            connection = _finish(path, unfinished)
         except DamagedError:
             connection = Connection(path, read_only=True, salvage=True)
         try:
@@ -138,6 +141,15 @@ class SlotFile(TranscriptTables, StateTables):
 
     def _sum(self, table: str) -> int:
         return sum(row.values["nbytes"] for row in self._rows.scan(table).rows if row.intact)
+
+
+def _finish(path: Path, unfinished: UnfinishedError) -> Connection:
+    """Take back what a crash left unfinished, and open the file for reading; raise `unfinished` if that can't be."""
+    try:
+        Connection(path).close()
+    except SlotFileError:
+        raise unfinished from None
+    return Connection(path, read_only=True)
 
 
 def _create_private(path: Path) -> None:

@@ -10,7 +10,7 @@ from engine.slot.slot_file import SlotFile
 
 
 def verify(path: Path | str) -> list[str]:
-    """Return what is wrong with a slot file, in sentences; the file is not changed.
+    """Return what is wrong with a slot file, in sentences; only what a crash left unfinished in it is taken back.
 
     Raises `SlotFileError` if it is no slot file or can't be opened at all.
     """

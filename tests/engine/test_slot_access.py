@@ -231,7 +231,8 @@ def without_privileges(folder: Path) -> Iterator[None]:
             parent.chmod(mode)
 
 
-def test_hot_journal(path: Path) -> None:
+@pytest.mark.parametrize("read_only", [False, True])
+def test_hot_journal(tmp_path: Path, path: Path, read_only: bool) -> None:
     write_conversation(path)
     torn = path.with_name("torn.slot")
     with raw(path) as connection:
@@ -242,8 +243,13 @@ def test_hot_journal(path: Path) -> None:
         torn.write_bytes(path.read_bytes())
         Path(f"{torn}-journal").write_bytes(Path(f"{path}-journal").read_bytes())
         connection.execute("ROLLBACK")
-    with pytest.raises(SlotFileError, match="open it once for writing to repair it"):
+    tmp_path.chmod(0o555)
+    with (
+        without_privileges(tmp_path),
+        pytest.raises(SlotFileError, match="open it once for writing to repair it"),
+    ):
         SlotFile.open(torn, read_only=True)
-    with SlotFile.open(torn) as slot_file, SlotFile.open(path) as undisturbed:
+    tmp_path.chmod(0o755)
+    with SlotFile.open(torn, read_only=read_only) as slot_file, SlotFile.open(path) as undisturbed:
         assert slot_file.messages() == undisturbed.messages()
         assert slot_file.damage == []
