@@ -146,7 +146,9 @@ def test_without_a_log_there_is_still_a_dialog(qapp: QApplication, qtbot: QtBot,
     reporter = crash.install(tmp_path / "nowhere")
     try:
         reporter.report("No log.", "")
-        shown(qtbot).reject()
+        dialog = shown(qtbot)
+        assert dialog.isVisible()
+        dialog.reject()
     finally:
         reporter.uninstall()
 

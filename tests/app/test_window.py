@@ -175,10 +175,18 @@ def test_dark_and_light_are_followed(run, slot: Path, qapp: QApplication) -> Non
         palette = qapp.palette()
         palette.setColor(palette.ColorRole.Base, Qt.GlobalColor.black)
         qapp.setPalette(palette)
-        yield lambda: window.chat.grab().toImage().pixelColor(4, window.chat.height() - 4).lightness() < 20
+        yield lambda: lightness(window) < 20
+        qapp.setPalette(light)
+        yield lambda: lightness(window) > 200
+        seen.append(lightness(window))
 
+    def lightness(window: Window) -> int:
+        return window.chat.grab().toImage().pixelColor(4, window.chat.height() - 4).lightness()
+
+    seen: list[int] = []
     try:
         run(switch, slot)
+        assert len(seen) == 1  # both came true
     finally:
         qapp.setPalette(light)
 
