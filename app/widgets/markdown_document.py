@@ -86,7 +86,10 @@ class MarkdownDocument(QTextDocument):
         cursor.endEditBlock()
 
     def _insert(self, cursor: QTextCursor, rendered: QTextDocument) -> None:
-        if cursor.block().text() or cursor.block().textList():
+        if cursor.atBlockStart():  # what is left of the part before would stay the heading or list item that it was
+            cursor.setBlockFormat(QTextBlockFormat())
+            cursor.setBlockCharFormat(QTextCharFormat())
+        else:
             cursor.insertBlock(QTextBlockFormat(), QTextCharFormat())
         start = cursor.block()
         number = start.blockNumber()

@@ -67,6 +67,30 @@ def test_a_text_that_grew_looks_like_the_whole(document: MarkdownDocument, qapp:
     assert document.toHtml() == whole.toHtml()
 
 
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1. Polar bears\n2. Dormice\n3. Hedgehogs",
+        "- a\n- b\n\ntext\n\n- c",
+        "# Title\n\ntext",
+        "> quote\n\nafter",
+        "```python\nx = 1\n```\n\nafter\n\n1. one\n2. two",
+        "* **bold** x",
+        "plain\n\n1. a\n2. b",
+        "**bold** start",
+    ],
+)
+def test_whatever_a_text_begins_with_it_looks_like_the_whole_when_it_grew(
+    document: MarkdownDocument, qapp: QApplication, text: str, step: int
+) -> None:
+    whole = MarkdownDocument(QPalette(), qapp)
+    whole.set_source(text)
+    for start in range(0, len(text), step):
+        document.grow(text[start : start + step])
+    assert document.toHtml() == whole.toHtml()
+
+
 def test_the_whole_reads_as_qt_alone_renders_it(document: MarkdownDocument) -> None:
     document.set_source(TEXT)
     reference = QTextDocument()
