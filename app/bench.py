@@ -1,20 +1,23 @@
 """Measure how long the window keeps its person waiting.
 
-    python -m app.bench MODEL.gguf
+    python -m app.bench MODEL.gguf [--json]
 
 Prints the worst gap of the event loop while the model is loaded, while 1,500 tokens are read and while 2,000 stream in;
 how soon a conversation of 4,000 tokens can be read and answered in; and how long closing in the middle of a prefill
-takes. The user's own conversations and settings are left alone.
+takes. The user's own conversations and settings are left alone. With `--json`, `gap_ms` is the worst gap while the
+model loads, reads and writes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from PySide6.QtCore import QObject, QTimer, Slot
@@ -30,6 +33,25 @@ _N_READ = 1500
 _N_STREAM = 2000
 _N_OPEN = 4000
 _PAUSE = 2.0  # seconds, for what goes on beside
+_LOADING, _READING, _WRITING = "loading the model", f"reading {_N_READ:,} tokens", "writing 64 tokens"
+_STREAMING = f"streaming {_N_STREAM:,} tokens of Markdown"
+_WORKING = (_LOADING, _READING, _WRITING, _STREAMING)
+
+
+@dataclass
+class Findings:
+    """What was measured; the names are those of `--json`."""
+
+    gaps_ms: dict[str, float] = field(default_factory=dict)  # worst gap of the event loop, by what went on
+    n_opened: int = 0  # tokens of the conversation that was opened
+    visible_s: float = 0.0
+    awake_s: float = 0.0
+    closing_s: float = 0.0
+
+    @property
+    def gap_ms(self) -> float:
+        """The worst gap of the event loop while the model loads, reads and writes."""
+        return max(self.gaps_ms[what] for what in _WORKING)
 
 
 class Measurement(QObject):
@@ -37,6 +59,7 @@ class Measurement(QObject):
 
     def __init__(self, window: Window, model: Path) -> None:
         super().__init__()
+        self.findings = Findings()
         self._window = window
         self._model = model
         self._script = self._steps()
@@ -63,54 +86,64 @@ class Measurement(QObject):
         state = self._window.state
         state.settings.max_tokens = 64
         yield _after(_PAUSE)
-        self._say("showing the window")
+        self._note("showing the window")
         state.load_model(self._model)
         yield lambda: state.model.model is not None
-        self._say("loading the model")
+        self._note(_LOADING)
         state.send("Read this. " + "word " * _N_READ)
         yield lambda: state.conversation.decode is not None
-        self._say(f"reading {_N_READ:,} tokens")
+        self._note(_READING)
         yield lambda: not state.conversation.is_busy
-        self._say("writing 64 tokens")
+        self._note(_WRITING)
         for i in range(_N_STREAM):
             self._stream(i)
             if i % 4 == 3:  # about 800 tokens a second
                 yield _after(0.005)
-        self._say(f"streaming {_N_STREAM:,} tokens of Markdown")
+        self._note(_STREAMING)
         yield from self._reopen()
         state.send("And that. " + "word " * _N_READ)
         yield lambda: state.conversation.prefill is not None
         started = time.perf_counter()
         self._window.close()
-        sys.stdout.write(f"closing in the middle of a prefill: {time.perf_counter() - started:.2f} s\n")
+        self.findings.closing_s = time.perf_counter() - started
 
     def _reopen(self) -> Iterator[Callable[[], object]]:
         state = self._window.state
         state.send("Read that as well. " + "word " * (_N_OPEN - state.conversation.n_tokens))
         yield lambda: not state.conversation.is_busy
         path, n = state.conversation.path, state.conversation.n_tokens
+        self.findings.n_opened = n
         assert path is not None
         state.new_conversation()
         yield _after(_PAUSE)
-        self._say(f"reading on to {n:,} tokens")
+        self._note(f"reading on to {n:,} tokens")
         started = time.perf_counter()
         state.open_conversation(path)
         yield lambda: self._window.chat.transcript.views
-        visible = time.perf_counter() - started
+        self.findings.visible_s = time.perf_counter() - started
         yield lambda: state.conversation.woken is not None
-        awake = time.perf_counter() - started
-        sys.stdout.write(f"opening {n:,} tokens: visible after {visible:.2f} s, awake after {awake:.2f} s\n")
-        self._say("opening it")
+        self.findings.awake_s = time.perf_counter() - started
+        self._note("opening it")
 
     def _stream(self, i: int) -> None:
         words = ("\n\n```python\n", "x = ", f"{i}\n", "```\n\n", "Some ", "**bold** ", "words ", "- ", "and more, ")
         view = self._window.chat.transcript.views[-1]
         view.grow(words[i % len(words)])
 
-    def _say(self, what: str) -> None:
-        sys.stdout.write(f"{what}: worst gap {1000 * self._worst:.0f} ms\n")
-        sys.stdout.flush()
+    def _note(self, what: str) -> None:
+        self.findings.gaps_ms[what] = 1000 * self._worst
         self._worst = 0.0
+
+
+def _render(findings: Findings) -> str:
+    f = findings
+    return "\n".join(
+        [
+            *(f"{what}: worst gap {gap:.0f} ms" for what, gap in f.gaps_ms.items()),
+            f"opening {f.n_opened:,} tokens: visible after {f.visible_s:.2f} s, awake after {f.awake_s:.2f} s",
+            f"closing in the middle of a prefill: {f.closing_s:.2f} s",
+        ]
+    )
 
 
 def _after(seconds: float) -> Callable[[], object]:
@@ -122,6 +155,7 @@ def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m app.bench", description="Measure how long the window makes wait.")
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     application = QApplication([])
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +166,10 @@ def main() -> int:
         window.show()
         measurement = Measurement(window, arguments.model)
         application.exec()
+        findings = measurement.findings
         del measurement
+    text = json.dumps({"gap_ms": findings.gap_ms, **asdict(findings)}) if arguments.json else _render(findings)
+    sys.stdout.write(text + "\n")
     return 0
 
 

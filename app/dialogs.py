@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Qt, Slot
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from app.crash import versions
+from app.settings import DECLARATIONS, Declaration
 from app.state.app_state import AppState
+from app.widgets.settings_dialog import SettingsDialog
 from engine import paths
+from engine.kernels.choice import runnable
 
 _SLOT_FILES = "Conversations (*.slot);;All files (*)"
 _MODEL_FILES = "Models (*.gguf);;All files (*)"
@@ -49,6 +53,16 @@ class Dialogs(QObject):
         dialog.open()
 
     @Slot()
+    def settings(self) -> None:
+        """Show the settings, and take what the person changes."""
+        values = vars(self._state.settings)
+        shown = [_shown(declaration, values[declaration.name]) for declaration in DECLARATIONS if declaration.group]
+        dialog = SettingsDialog(shown, values, self._window)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.changed.connect(self._state.change_settings)
+        dialog.open()
+
+    @Slot()
     def about(self) -> None:
         """Say what this is, in which versions, and where it keeps things."""
         model = self._state.model.model
@@ -72,3 +86,11 @@ class Dialogs(QObject):
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.fileSelected.connect(lambda path: chosen(Path(path)))
         return dialog
+
+
+def _shown(declaration: Declaration, value: object) -> Declaration:
+    """Return what the dialog shows of a setting: of the kernels, those that run here and the ones that are set."""
+    if declaration.name != "kernels" or not isinstance(declaration.allowed, tuple):
+        return declaration
+    here = runnable()
+    return replace(declaration, allowed=tuple(name for name in declaration.allowed if name in here or name == value))

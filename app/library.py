@@ -60,6 +60,16 @@ class Library:
         self._noted: set[str] = set()
         """Files that the application has had open and told the title of: their lock is not tried."""
 
+    @property
+    def folder(self) -> Path:
+        """Where the slot files are."""
+        return self._folder
+
+    def title(self, file_name: str) -> str:
+        """Return what a conversation is called, as far as that is known; else the name of its file."""
+        known = self._known.get(str(self._folder / file_name))
+        return known.title if known else Path(file_name).stem
+
     def entries(self) -> list[LibraryEntry]:
         """Return all conversations, the one changed last first.
 

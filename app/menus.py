@@ -25,7 +25,7 @@ class Menus(QMenuBar):
         super().__init__(window)
         self._state = state
         self._build_file(dialogs, window)
-        self._build_edit()
+        self._build_edit(dialogs)
         self._build_chat(chat)
         self._view = self.addMenu("&View")
         self.show_library = self._toggle("Conversation &List", "Ctrl+L")
@@ -52,7 +52,7 @@ class Menus(QMenuBar):
         menu.addSeparator()
         self._add(menu, "&Quit", "Ctrl+Q", window.close).setMenuRole(QAction.MenuRole.QuitRole)
 
-    def _build_edit(self) -> None:
+    def _build_edit(self, dialogs: Dialogs) -> None:
         menu = self.addMenu("&Edit")
         for text, key, method in (
             ("&Undo", _Key.Undo, "undo"),
@@ -65,6 +65,9 @@ class Menus(QMenuBar):
             if method in ("cut", "selectAll"):
                 menu.addSeparator()
             self._add(menu, text, key, partial(_edit, method))
+        menu.addSeparator()
+        settings = self._add(menu, "Settin&gs…", "Ctrl+,", dialogs.settings)
+        settings.setMenuRole(QAction.MenuRole.PreferencesRole)
 
     def _build_chat(self, chat: ChatPanel) -> None:
         menu = self.addMenu("&Chat")

@@ -13,8 +13,10 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from app.private_file import write_private
 from engine.errors import DormouseError
+from engine.kernels import KERNELS
+from engine.kernels.kv_types import KV_TYPES
 from engine.paths import config_folder
-from engine.runtime import KV_TYPES
+from engine.runtime import DEFAULT_BUDGET, DEFAULT_CHECKPOINT_INTERVAL, DEFAULT_N_CTX
 from engine.sampling import SamplingParameters
 
 _FILE_NAME = "settings.json"
@@ -35,13 +37,18 @@ class Range:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is known of a setting. `types` are those of its values; `allowed` is None where any value is."""
+    """What is known of a setting. `types` are those of its values; `allowed` is None where any value is.
+
+    The dialog shows it under the heading `group`; None for what the window keeps by itself.
+    """
 
     name: str
     types: tuple[type, ...]
     default: Any
     label: str
-    allowed: Range | tuple[str, ...] | None
+    allowed: Range | tuple[str, ...] | None = None
+    group: str | None = None
+    hint: str = ""
 
     def accepts(self, value: Any) -> bool:
         """Tell whether a value, as JSON gives it, is of the declared type and allowed."""
@@ -52,8 +59,8 @@ class Declaration:
         return value is None or self.allowed is None or value in self.allowed
 
 
-def _setting(default: Any, label: str, allowed: Range | tuple[str, ...] | None = None) -> Any:
-    return field(default=default, metadata={"label": label, "allowed": allowed})
+def _setting(default: Any, label: str, allowed: Range | tuple[str, ...] | None = None, **about: str) -> Any:
+    return field(default=default, metadata={"label": label, "allowed": allowed, **about})
 
 
 @dataclass
@@ -66,14 +73,53 @@ class Settings:
     zoom: int = _setting(100, "Size of the text in percent", Range(50, 300))
     show_plot: bool = _setting(True, "Show the prefill plot")
     show_library: bool = _setting(True, "Show the list of conversations")
-    recent: list[str] = field(default_factory=list, metadata={"label": "Files opened last", "allowed": None})
-    n_ctx: int | None = _setting(None, "Tokens of context", Range(1, 1 << 24))
-    kv_type: str = _setting("f16", "Type of the K/V rows", tuple(KV_TYPES))
-    temperature: float = _setting(_SAMPLING.temperature, "Temperature", Range(0, 2))
-    top_k: int = _setting(_SAMPLING.top_k, "Top-k", Range(0, 1000))
-    top_p: float = _setting(_SAMPLING.top_p, "Top-p", Range(0.01, 1))
-    max_tokens: int | None = _setting(None, "Tokens of the longest reply", Range(1, 1 << 24))
-    system_prompt: str = _setting("", "System message of new conversations")
+    recent: list[str] = field(default_factory=list, metadata={"label": "Files opened last"})
+    temperature: float = _setting(
+        _SAMPLING.temperature, "Temperature", Range(0, 2), group="Replies", hint="0 takes the likeliest token always."
+    )
+    top_k: int = _setting(_SAMPLING.top_k, "Top-k", Range(0, 1000), group="Replies", hint="0 switches it off.")
+    top_p: float = _setting(_SAMPLING.top_p, "Top-p", Range(0.01, 1), group="Replies", hint="1 switches it off.")
+    max_tokens: int | None = _setting(
+        None, "Tokens of a reply", Range(1, 1 << 24), group="Replies", hint="At most; automatic: as many as fit."
+    )
+    system_prompt: str = _setting("", "System message", group="Replies", hint="Of conversations that begin now.")
+    n_ctx: int | None = _setting(
+        None,
+        "Tokens of context",
+        Range(1, 1 << 24),
+        group="Model",
+        hint=f"Automatic: as many as the model was made for, up to {DEFAULT_N_CTX:,}.",
+    )
+    kv_type: str = _setting(
+        "f16", "Type of the K/V rows", tuple(KV_TYPES), group="Model", hint="q8_0 and q4_0 take less memory than f16."
+    )
+    kernels: str | None = _setting(
+        None, "Kernels", KERNELS, group="Model", hint="From the next start on; automatic: the fastest that work here."
+    )
+    n_threads: int | None = _setting(
+        None, "Threads", Range(1, 1024), group="Model", hint="From the next start on; automatic: one for each core."
+    )
+    checkpoint_interval: int = _setting(
+        DEFAULT_CHECKPOINT_INTERVAL,
+        "Tokens between checkpoints",
+        Range(64, 1 << 24),
+        group="Conversations' state",
+        hint="Within a long message, at least.",
+    )
+    memory_budget: int = _setting(
+        DEFAULT_BUDGET >> 20,
+        "MiB of memory",
+        Range(0, 1 << 24),
+        group="Conversations' state",
+        hint="For the conversations beside the shown one.",
+    )
+    disk_budget: int = _setting(
+        DEFAULT_BUDGET >> 20,
+        "MiB on disk",
+        Range(0, 1 << 24),
+        group="Conversations' state",
+        hint="For a model's state in one conversation's file.",
+    )
 
     def __post_init__(self) -> None:
         self._path: Path | None = None

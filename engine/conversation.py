@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from engine.errors import DormouseError
-from engine.generate import Prompt
-from engine.runtime import KV_TYPES, Runtime
+from engine.generate import MessageEnd, Prompt
+from engine.kernels.kv_types import KV_TYPES
+from engine.runtime import Runtime
 from engine.slot import records
 from engine.slot.archive import Archive
 from engine.slot.records import Content, FinishReason, Message, Receipt
@@ -121,7 +122,14 @@ class Conversation:
     # --- in the engine's thread ------------------------------------------------------------------------------
 
     def slot_for(self, runtime: Runtime) -> Slot:
-        """Return the slot in which `runtime` goes on with this conversation."""
+        """Return the slot in which `runtime` goes on with this conversation.
+
+        Where state could not be stored before, that is tried again.
+        """
+        if self.store.failure is not None:
+            self.store.retry()
+            if self._slot is not None:
+                self._slot.resume()
         if self._slot is None or self._runtime is not runtime:
             self._slot, self._runtime = self._open_slot(runtime), runtime
         return self._slot
@@ -131,16 +139,31 @@ class Conversation:
         """Under which id the present model's state is stored."""
         return self._model_id
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the live state."""
+        return self._slot.memory.nbytes if self._slot else 0
+
     def unload(self) -> None:
         """Let go of the live state; what is stored stays."""
         self._slot = self._runtime = None
 
+    def put_to_sleep(self, *, reason: str) -> None:
+        """Let go of the live state unless something of it could not be stored; note why in the log."""
+        if self._slot is not None and self.store.failure is None:
+            self._slot.log_sleep(reason)
+            self.unload()
+
     def prompt(self, turn: PendingTurn, runtime: Runtime) -> Prompt:
         """Render the messages before a reply into token ids, replaying those that are stored."""
         rendered = self._render(turn.path, runtime, add_generation_prompt=True)
-        before = range(len(turn.path) - 1)
-        ends = tuple((rendered.ends[place], turn.path[place].id) for place in before if place in rendered.ends)
-        return Prompt(rendered.token_ids, ends, turn.path[-1].id)
+        positions = {**rendered.ends, len(turn.path) - 1: len(rendered.token_ids)}
+        ends = (
+            MessageEnd(positions[place], message.id, "prompt_end" if message.role == "user" else "message_end")
+            for place, message in enumerate(turn.path)
+            if place in positions
+        )
+        return Prompt(rendered.token_ids, tuple(ends))
 
     def wake(self, runtime: Runtime) -> tuple[Reuse, Source, int]:
         """Bring the state of the current branch into memory.
@@ -225,7 +248,12 @@ class Conversation:
             return model.id, _why_lost(file, model, others), n_seen
 
         self._model_id, loss, n_seen = self.store.call(register).result()
-        slot = Slot(runtime.model, Archive(self.store, self._model_id), kv_type=KV_TYPES[identity.kv_type])
+        slot = Slot(
+            runtime.model,
+            Archive(self.store, self._model_id),
+            kv_type=KV_TYPES[identity.kv_type],
+            disk_budget=runtime.settings.disk_budget,
+        )
         if loss is not None:
             slot.explain_loss(loss, n_seen)
         return slot

@@ -32,6 +32,13 @@ class ModelLoading(Event):
 
 
 @dataclass(frozen=True)
+class KernelsCompiling(Event):
+    """Part of the kernels is compiled for this processor, which happens on the first start only."""
+
+    part: str
+
+
+@dataclass(frozen=True)
 class ModelLoaded(Outcome):
     """A model is ready; the one before is gone."""
 
@@ -40,6 +47,7 @@ class ModelLoaded(Outcome):
     architecture: str
     fingerprint: str
     kernels: str
+    kernels_note: str | None  # why faster ones do not compute
     n_threads: int
     n_ctx: int
     template_is_fallback: bool  # the model has no chat template: a plain one is used

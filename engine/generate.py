@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -21,15 +22,20 @@ class Cancelled(Exception):
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """The ids of a rendered conversation, and where in them its messages end.
+class MessageEnd:
+    """Where a message ends; 'prompt_end' for a user message, which a reply follows."""
 
-    `ends` are (position, message id) for all messages but the last, which ends with the prompt.
-    """
+    position: int
+    message: int
+    reason: Literal["message_end", "prompt_end"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The ids of a rendered conversation, and where in them its messages end, in ascending order."""
 
     token_ids: TokenIds
-    ends: tuple[tuple[int, int], ...]
-    last_message: int
+    ends: tuple[MessageEnd, ...]
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,15 @@ class Ended:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a turn, all in tokens; `max_tokens` None for as many as fit."""
+    """What bounds a turn, all in tokens; `max_tokens` None for as many as fit.
+
+    In long messages there are checkpoints `checkpoint_interval` tokens apart, or more.
+    """
 
     n_ctx: int
     n_ubatch: int = 512
     max_tokens: int | None = None
+    checkpoint_interval: int = 512
 
 
 def check_fits(prompt: Prompt, limits: Limits) -> None:
@@ -83,10 +93,11 @@ def check_fits(prompt: Prompt, limits: Limits) -> None:
         )
 
 
-def prefill(slot: Slot, prompt: Prompt, *, n_ubatch: int, check: Callable[[], None]) -> Iterator[Reused | Prefilled]:
+def prefill(slot: Slot, prompt: Prompt, *, limits: Limits, check: Callable[[], None]) -> Iterator[Reused | Prefilled]:
     """Bring the slot to the end of the prompt, reusing what is known, with a checkpoint at the end of each message.
 
-    `check` is called between layers and may raise Cancelled: what finished ubatches computed stays.
+    Long messages get some on the way as well, unless the memory can be cut back without. `check` is called between
+    layers and may raise Cancelled: what finished ubatches computed stays.
     """
     while True:
         reuse = slot.plan(prompt.token_ids)
@@ -94,17 +105,31 @@ def prefill(slot: Slot, prompt: Prompt, *, n_ubatch: int, check: Callable[[], No
         if slot.wake(reuse):
             slot.mark_live(reuse)
             break
-    total = len(prompt.token_ids)
-    ends = {position: message for position, message in prompt.ends if position > reuse.n}
-    ends[total] = prompt.last_message
     position = reuse.n
-    for end, message in sorted(ends.items()):
-        while position < end:
-            n = min(n_ubatch, end - position)
+    for end in prompt.ends:
+        stops = set() if slot.memory.rewindable else interval_stops(position, end.position, limits)
+        while position < end.position:
+            n = min(limits.n_ubatch, end.position - position)
             slot.evaluate(prompt.token_ids[position : position + n], between_layers=check)
             position += n
+            if position in stops:
+                slot.checkpoint(message=None, reason="interval")
             yield Prefilled(position)
-        slot.checkpoint(message=message, reason="message_end")
+        if position == end.position:
+            slot.checkpoint(message=end.message, reason=end.reason)
+
+
+def interval_stops(start: int, end: int, limits: Limits) -> set[int]:
+    """Return where in a message there are checkpoints: fewer and fewer with the distance from its end.
+
+    Only ends of ubatches are chosen, the last one among them, so that they cost no time. What is changed in a long
+    message is mostly what stands behind a document, and what is added to it.
+    """
+    stops, distance = set(), 1
+    while distance < end - start:
+        stops.add(start + (end - distance - start) // limits.n_ubatch * limits.n_ubatch)
+        distance = max(2 * distance, limits.checkpoint_interval)
+    return stops - {start}
 
 
 def decode(
@@ -133,3 +158,5 @@ def decode(
             return
         check()
         slot.evaluate(np.array([token_id], np.int32), between_layers=check)
+        if n_tokens % limits.checkpoint_interval == 0 and not slot.memory.rewindable:
+            slot.checkpoint(message=None, reason="generation")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-
-import numpy as np
 
 from engine.errors import DormouseError
 from engine.formats.gguf import open_gguf
 from engine.kernels import Kernels
+from engine.kernels.kv_types import KV_TYPES
 from engine.models import LoadProgress, Model, check_architecture, load_model
 from engine.slot import records
 from engine.tokenizer.chat_template import ChatTemplate, load_chat_template
@@ -18,7 +17,8 @@ from engine.tokenizer.prompt import PromptBuilder
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_N_CTX = 8192
-KV_TYPES = {"f16": np.float16, "f32": np.float32}
+DEFAULT_CHECKPOINT_INTERVAL = 512
+DEFAULT_BUDGET = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,19 @@ class EngineSettings:
     n_ctx: int | None = None  # tokens; by default the model's own, at most 8192
     n_ubatch: int = 512  # tokens evaluated at once in prefill
     kv_type: str = "f16"
+    checkpoint_interval: int = DEFAULT_CHECKPOINT_INTERVAL  # tokens between checkpoints in long messages, at least
+    memory_budget: int = DEFAULT_BUDGET  # bytes of live conversations beside the one in use
+    disk_budget: int = DEFAULT_BUDGET  # bytes of a model's state in one slot file
 
     def __post_init__(self) -> None:
         if self.n_ctx is not None and self.n_ctx < 1:
             raise DormouseError(f"The context must hold at least one token, not {self.n_ctx}.")
         if self.n_ubatch < 1:
             raise DormouseError(f"A ubatch must have at least one token, not {self.n_ubatch}.")
+        if self.checkpoint_interval < 1:
+            raise DormouseError(f"Checkpoints must be at least one token apart, not {self.checkpoint_interval}.")
+        if self.memory_budget < 0 or self.disk_budget < 0:
+            raise DormouseError("A budget can't be less than nothing.")
         if self.kv_type not in KV_TYPES:
             raise DormouseError(f"There is no K/V type “{self.kv_type}”; there are: {', '.join(KV_TYPES)}.")
 
@@ -62,6 +69,7 @@ class Runtime:
             tokenizer = load_tokenizer(gguf)
             template = load_chat_template(gguf, tokenizer.vocabulary)
             loaded = load_model(gguf, kernels, progress=progress)
+        loaded.model.new_memory(KV_TYPES[settings.kv_type])  # a type that does not fit is refused here, not in a turn
         return cls(path, loaded.fingerprint, loaded.model, tokenizer, template, settings)
 
     @property
@@ -87,13 +95,7 @@ class Runtime:
             kv_type=self.settings.kv_type,
             kernels=self.model.kernels.identity,
             config={
-                "n_layer": config.n_layer,
                 "n_embd": config.n_embd,
-                "n_head_kv": config.n_head_kv,
-                "head_dim_k": config.head_dim_k,
-                "head_dim_v": config.head_dim_v,
-                "n_swa": [layer.n_swa for layer in config.layers],
-                "rope_base": [layer.rope.base for layer in config.layers],
-                "rope_scale": [layer.rope.scale for layer in config.layers],
+                "layers": [[asdict(need) for need in needs] for needs in self.model.layer_memories],
             },
         )

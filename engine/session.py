@@ -21,9 +21,13 @@ from engine import events
 from engine.conversation import Conversation, PendingTurn, known_models, read_transcript
 from engine.errors import DormouseError
 from engine.generate import Cancelled, Limits
-from engine.kernels import load_kernels
+from engine.kernels import Kernels, load_kernels
+from engine.paths import cache_folder
 from engine.runtime import EngineSettings, Runtime
 from engine.sampling import Sampler, SamplingParameters
+from engine.slot.donors import Donors
+from engine.slot.records import TokenIds
+from engine.slot.slot import Slot
 from engine.slot.slot_file import SlotFile
 from engine.slot.store import Store
 from engine.slot.transcript import Transcript
@@ -68,20 +72,32 @@ class Session:
     """
 
     def __init__(
-        self, on_event: Callable[[events.Event], None], *, kernels: str | None = None, n_threads: int | None = None
+        self,
+        on_event: Callable[[events.Event], None],
+        *,
+        kernels: str | None = None,
+        n_threads: int | None = None,
+        library: Path | None = None,
     ) -> None:
+        """Start the thread. Conversations take shared beginnings from the slot files in the folder `library` too."""
         self._emit = on_event
-        self._kernels = load_kernels(kernels, n_threads=n_threads)
+        self._wanted_kernels, self._wanted_threads = kernels, n_threads
+        self._kernels: Kernels | None = None  # chosen for the first model
         self._runtime: Runtime | None = None
         self._conversations: dict[int, Conversation] = {}
         self._ids = itertools.count(1)
         self._queue: SimpleQueue[tuple[Job, Callable[[Job], None]] | None] = SimpleQueue()
         self._running: Job | None = None
+        self._donors = Donors(library, index=library and _prefix_index())
+        self._used: list[Conversation] = []  # with a live slot; the one used last is last
         self._thread = Thread(target=self._serve, name="engine", daemon=True)
         self._thread.start()
 
     def load_model(self, path: Path, settings: EngineSettings | None = None) -> Job:
-        """Load a model in place of the present one; events: ModelLoading, ModelLoaded or LoadCancelled or Failed."""
+        """Load a model in place of the present one.
+
+        Events: KernelsCompiling (on the first start), ModelLoading, then ModelLoaded or LoadCancelled or Failed.
+        """
         chosen = settings or EngineSettings()
         return self._submit(None, lambda job: self._load(job, path, chosen))
 
@@ -156,6 +172,7 @@ class Session:
         def wake(job: Job) -> None:
             if self._runtime is None:
                 raise DormouseError("No model is loaded.")
+            self._make_room(woken)
             reuse, source, total = woken.wake(self._runtime)
             models = woken.store.call(known_models).result()
             self._emit(events.Woken(job.id, conversation, reuse.n, total - reuse.n, source, reuse.reason, models))
@@ -193,7 +210,8 @@ class Session:
         for conversation in self._conversations.values():
             conversation.close()
         self._conversations.clear()
-        self._kernels.close()
+        if self._kernels is not None:
+            self._kernels.close()
 
     # --- in the engine's thread ------------------------------------------------------------------------------
 
@@ -207,6 +225,7 @@ class Session:
                 self._fail(job, error)
             finally:
                 self._running = None
+        self._donors.close()
 
     def _load(self, job: Job, path: Path, settings: EngineSettings) -> None:
         started = time.perf_counter()
@@ -216,7 +235,8 @@ class Session:
             self._emit(events.ModelLoading(job.id, None, done, total))
 
         try:
-            self._runtime = runtime = Runtime.load(path, self._kernels, settings, progress=progress)
+            kernels = self._choose_kernels()
+            self._runtime = runtime = Runtime.load(path, kernels, settings, progress=progress)
         except Cancelled:
             self._emit(events.LoadCancelled(job.id, None))
             return
@@ -230,13 +250,30 @@ class Session:
                 name=runtime.model.config.name,
                 architecture=runtime.model.config.architecture,
                 fingerprint=runtime.fingerprint,
-                kernels=self._kernels.name,
-                n_threads=self._kernels.n_threads,
+                kernels=kernels.name,
+                kernels_note=kernels.note,
+                n_threads=kernels.n_threads,
                 n_ctx=runtime.n_ctx,
                 template_is_fallback=runtime.template.is_fallback,
                 load_ms=1000 * (time.perf_counter() - started),
             )
         )
+
+    def _choose_kernels(self) -> Kernels:
+        """Return the kernels, the same from the first model on."""
+
+        def compiling(part: str) -> None:
+            if self._running is not None:
+                self._emit(events.KernelsCompiling(self._running.id, None, part))
+
+        if self._kernels is None:
+            self._kernels = load_kernels(
+                self._wanted_kernels,
+                n_threads=self._wanted_threads,
+                cache_folder=_cached("kernels"),
+                compiling=compiling,
+            )
+        return self._kernels
 
     def _answer(self, job: Job, begun: Future[PendingTurn], settings: TurnSettings) -> None:
         pending = begun.result()
@@ -245,13 +282,21 @@ class Session:
         if self._runtime is None:
             conversation.finish(pending.reply, text="", finish_reason="failed")
             raise DormouseError("No model is loaded: load one, and answer the message again.")
+        chosen = self._runtime.settings
+        self._make_room(conversation)
         steps = Turn(
             conversation,
             pending,
             self._runtime,
             sampler=Sampler(settings.sampling, version=pending.version),
-            limits=Limits(self._runtime.n_ctx, self._runtime.settings.n_ubatch, settings.max_tokens),
+            limits=Limits(
+                self._runtime.n_ctx,
+                chosen.n_ubatch,
+                settings.max_tokens,
+                checkpoint_interval=chosen.checkpoint_interval,
+            ),
             check=job.check,
+            borrow=lambda slot, prompt: self._borrow(conversation, slot, prompt),
         ).run()
         for step in steps:
             match step:
@@ -264,6 +309,21 @@ class Session:
                     self._emit(events.TokenGenerated(job.id, job.conversation, pending.reply.id, token_id, text))
                 case Result(reply, token_ids, receipt, digest):
                     self._emit(events.TurnFinished(job.id, job.conversation, reply, token_ids, receipt, digest))
+
+    def _borrow(self, conversation: Conversation, slot: Slot, prompt: TokenIds) -> str | None:
+        assert self._runtime is not None
+        open_files = {c.path: c.store for c in list(self._conversations.values()) if c.path is not None}
+        model = self._runtime.identity()
+        return self._donors.supply(slot, prompt, model=model, own=conversation.path, open_files=open_files)
+
+    def _make_room(self, conversation: Conversation) -> None:
+        """Use a conversation now; let those fall asleep that were used longest ago and exceed the budget."""
+        assert self._runtime is not None
+        self._used = [other for other in self._used if other is not conversation and other.nbytes] + [conversation]
+        for other in self._used[:-1]:
+            if sum(c.nbytes for c in self._used[:-1]) <= self._runtime.settings.memory_budget:
+                break
+            other.put_to_sleep(reason="memory_budget")
 
     # --- jobs ------------------------------------------------------------------------------------------------
 
@@ -306,6 +366,17 @@ class Session:
         details = "".join(traceback.format_exception(error))
         text = f"Something went wrong inside Dormouse ({type(error).__name__}: {error})."
         self._emit(events.Failed(job.id, job.conversation, text, details))
+
+
+def _prefix_index() -> Path | None:
+    return _cached("prefixes.sqlite")
+
+
+def _cached(name: str) -> Path | None:
+    try:
+        return cache_folder() / name
+    except DormouseError:  # what can't be kept is found out again
+        return None
 
 
 def _open_file(path: Path | None) -> SlotFile:

@@ -21,7 +21,7 @@ from engine.generate import (
 )
 from engine.runtime import Runtime
 from engine.sampling import Sampler
-from engine.slot.records import FinishReason, Message, Receipt
+from engine.slot.records import FinishReason, Message, Receipt, TokenIds
 from engine.slot.reuse import Reason, Source
 from engine.slot.slot import Slot
 from engine.tokenizer.detokenizer import IncrementalDetokenizer
@@ -83,8 +83,11 @@ class Turn:
     sampler: Sampler
     limits: Limits
     check: Callable[[], None]
+    borrow: Callable[[Slot, TokenIds], str | None]
+    """Gives the slot what other conversations know of a prompt; returns the name of the one that gave."""
 
     _reused: Reused = _NOTHING
+    _donor: str | None = None
     _n_known: int = 0  # tokens of the prompt that are in the memory
     _token_ids: list[int] = field(default_factory=list)
     _text: str = ""
@@ -104,6 +107,7 @@ class Turn:
             slot = self.conversation.slot_for(self.runtime)
             try:
                 self.check()
+                self._donor = self.borrow(slot, prompt.token_ids)
                 yield from self._prefill(slot, prompt)
                 yield from self._decode(slot)
             except Cancelled:
@@ -121,7 +125,7 @@ class Turn:
         yield self._finish(ended)
 
     def _prefill(self, slot: Slot, prompt: Prompt) -> Iterator[Step]:
-        for step in prefill(slot, prompt, n_ubatch=self.limits.n_ubatch, check=self.check):
+        for step in prefill(slot, prompt, limits=self.limits, check=self.check):
             match step:
                 case Reused(n=n):
                     self._reused, self._n_known = step, n
@@ -131,7 +135,7 @@ class Turn:
             yield Progress(self._reused.n, self._n_known, len(prompt.token_ids))
 
     def _decode(self, slot: Slot) -> Iterator[Step]:
-        detokenizer = IncrementalDetokenizer(self.runtime.tokenizer)
+        detokenizer = IncrementalDetokenizer(self.runtime.tokenizer, stop_texts=self.runtime.template.stop_texts)
         end_ids = self.runtime.tokenizer.vocabulary.special.end_of_generation
         saved = time.monotonic()
         for step in decode(
@@ -145,12 +149,23 @@ class Turn:
                     self._token_ids.append(token_id)
                     self._text += piece
                     yield Text(token_id, piece)
+                    if detokenizer.stopped:
+                        self._end_at_stop_text(detokenizer)
+                        return
                     if time.monotonic() - saved > _SAVE_SECONDS:
                         self.conversation.save_partial(self.pending.reply, self._text)
                         saved = time.monotonic()
                 case Ended(finish_reason=reason):
                     self._text += detokenizer.flush()
                     self._finish_reason = reason
+
+    def _end_at_stop_text(self, detokenizer: IncrementalDetokenizer) -> None:
+        """End the reply before a text that ends it; what belongs to that text is no part of it."""
+        self._finish_reason = "stop"
+        if detokenizer.n_kept is not None:
+            self._token_ids = self._token_ids[: detokenizer.n_kept]
+        else:  # a token held the end of the reply and the beginning of the text
+            self._token_ids = self.runtime.tokenizer.encode(self._text, parse_special=False).tolist()
 
     def _finish(self, ended: float) -> Result:
         prefilled = self._prefilled or ended
@@ -166,6 +181,7 @@ class Turn:
             predicted_ms=1000 * (ended - prefilled),
             kernels=self.runtime.model.kernels.name,
             created=time.time(),
+            donor=self._donor,
         )
         reply = self.conversation.finish(
             self.pending.reply,

@@ -55,8 +55,15 @@ LIBRARIES = {
     "libxkbcommon-x11.so.0": "libxkbcommon-x11-0",
 }
 """Shared libraries that the packages load from the system, and the Debian packages that hold them."""
-TEST_PROGRAMS = {"desktop-file-validate": "desktop-file-utils", "update-mime-database": "shared-mime-info"}
-"""Programs that the tests ask about the desktop's files, and their Debian packages."""
+TEST_PROGRAMS = {
+    # asked about the desktop's files
+    "desktop-file-validate": "desktop-file-utils",
+    "update-mime-database": "shared-mime-info",
+    # for the kernels of Arm processors
+    "aarch64-linux-gnu-ld": "binutils-aarch64-linux-gnu",
+    "qemu-aarch64": "qemu-user",
+}
+"""Programs that the tests run, and their Debian packages."""
 
 
 class Stop(Exception):

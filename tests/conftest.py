@@ -12,6 +12,8 @@ from engine.starter import ModelEntry, fetch_model, read_entry, starter_entry
 
 # Resolved at import, before any test has a HOME of its own.
 MODELS_FOLDER = Path(os.environ.get("DORMOUSE_TEST_MODELS") or user_cache_path("dormouse") / "test-models")
+KERNELS_FOLDER = user_cache_path("dormouse") / "test-kernels"
+os.environ["DORMOUSE_KERNEL_CACHE"] = str(KERNELS_FOLDER)  # compiled once, not in every test's home
 MODELS = {"smollm2": starter_entry(), "gemma3": read_entry(Path(__file__).parent / "data" / "gemma3.json")}
 
 

@@ -91,8 +91,10 @@ def write_state(slot_file: SlotFile, name: str, random: np.random.Generator) -> 
         for lo in (0, 50):
             span = RowSpan(slot_file.next_state_id(), segment.id, "attention", lo, lo + 50, nbytes=9000)
             slot_file.put_rows(span, random.bytes(9000))
-        checkpoint = Checkpoint(slot_file.next_state_id(), segment.id, 100, None, "tip", turn, bool(turn % 2))
         hidden = random.normal(size=64).astype(np.float32)
-        states = random.bytes(3000) if turn % 2 else None
-        slot_file.put_checkpoint(checkpoint, CheckpointPayload(hidden, random.bytes(100), states))
+        payload = CheckpointPayload(hidden, random.bytes(100), random.bytes(3000) if turn % 2 else None)
+        checkpoint = Checkpoint(
+            slot_file.next_state_id(), segment.id, 100, None, "message_end", turn, bool(turn % 2), payload.nbytes
+        )
+        slot_file.put_checkpoint(checkpoint, payload)
         parent = segment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Literal, cast
 
 from PySide6.QtCore import Slot
@@ -48,7 +49,7 @@ class PlotPanel(QWidget):
 
     @Slot()
     def _update(self) -> None:
-        turns = turn_bars(self._state.conversation)
+        turns = turn_bars(self._state.conversation, self._state.library.title)
         if self._is_ready or not turns:
             self._plot.set_turns(turns)
         elif self._importing is None and self.isVisible():
@@ -62,17 +63,19 @@ def _import_chart(*_: object) -> None:
     importlib.import_module("app.widgets.turn_plot")
 
 
-def turn_bars(conversation: ConversationState) -> list[TurnBar]:
-    """Return one bar for each reply of the branch that has a receipt, in order."""
+def turn_bars(conversation: ConversationState, title: Callable[[str], str]) -> list[TurnBar]:
+    """Return one bar for each reply of the branch that has a receipt, in order; `title` names other conversations."""
     receipts = [conversation.receipts.get(message.id) for message in conversation.transcript.path()]
-    return [_bar(number, receipt) for number, receipt in enumerate(filter(None, receipts), 1)]
+    return [_bar(number, receipt, title) for number, receipt in enumerate(filter(None, receipts), 1)]
 
 
-def _bar(number: int, receipt: Receipt) -> TurnBar:
+def _bar(number: int, receipt: Receipt, title: Callable[[str], str]) -> TurnBar:
     lines = [
         f"Turn {number}, {receipt.source}",
         f"{receipt.cache_n:,} tokens reused, {receipt.prompt_n:,} read in {receipt.prompt_ms / 1000:.2f} s",
     ]
+    if receipt.donor is not None:
+        lines.append(f"Begins as “{title(receipt.donor)}” does: what that has read was taken from there")
     if receipt.predicted_ms:
         speed = 1000 * receipt.predicted_n / receipt.predicted_ms
         lines.append(f"{receipt.predicted_n:,} written, {speed:.1f} tok/s, {receipt.kernels}")

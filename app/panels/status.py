@@ -44,6 +44,8 @@ class StatusPanel(QStatusBar):
             label.setText(text)
             label.setVisible(bool(text))
             label.setAccessibleName(f"{name}: {text}")
+        for label in (self._doing, self._model):
+            label.setToolTip(self._state.model.kernels_note)
 
     def _doing_text(self) -> str:
         conversation, loading = self._state.conversation, self._state.model.loading
@@ -51,6 +53,10 @@ class StatusPanel(QStatusBar):
             return prefill_text(conversation.prefill)
         if conversation.phase == "decode":
             return "Writing"
+        if loading is not None and loading.is_compiling:
+            return "Compiling the kernels for this processor, once"
         if loading is not None:
             return f"Loading the model: {100 * loading.done // loading.total if loading.total else 0} %"
-        return {"waiting": "Waiting", "opening": "Opening"}.get(conversation.phase, "Ready")
+        if conversation.phase == "opening":
+            return "Opening"
+        return "Waiting" if conversation.phase == "waiting" else self._state.model.kernels_note or "Ready"

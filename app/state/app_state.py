@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import QObject, Signal, SignalInstance, Slot
 
@@ -52,7 +53,9 @@ class AppState(QObject):
         self.library = library
         self._bridge = Bridge(self)
         self._bridge.posted.connect(self._handle)
-        self._session = Session(self._bridge.post)
+        self._session = Session(
+            self._bridge.post, kernels=settings.kernels, n_threads=settings.n_threads, library=library.folder
+        )
         self.model = ModelState(self._session, self)
         self.model.loaded.connect(self._model_loaded)
         self.model.failed.connect(self._model_failed)
@@ -75,7 +78,7 @@ class AppState(QObject):
     @Slot(object)
     def load_model(self, path: Path) -> None:
         """Load a model in place of the present one."""
-        self.model.load(path.absolute(), EngineSettings(n_ctx=self.settings.n_ctx, kv_type=self.settings.kv_type))
+        self.model.load(path.absolute(), self._engine_settings())
 
     def new_conversation(self) -> None:
         """Show an empty conversation; it becomes a file in the library with its first message."""
@@ -167,6 +170,31 @@ class AppState(QObject):
         """Tell an error."""
         self.noticed.emit(Notice(text))
 
+    @Slot(object)
+    def change_settings(self, values: Mapping[str, Any]) -> None:
+        """Take and save what the person set; offer to load the model again if it runs otherwise then."""
+        before = self._engine_settings()
+        for name, value in values.items():
+            setattr(self.settings, name, value)
+        self._save_settings()
+        if self.model.is_ready_or_loading and self._engine_settings() != before:
+            action = Action("Load Again", self._reload_model)
+            self.noticed.emit(Notice("What you set applies when the model is loaded again.", "information", action))
+
+    def _reload_model(self) -> None:
+        if self.model.path is not None:
+            self.load_model(self.model.path)
+
+    def _engine_settings(self) -> EngineSettings:
+        s = self.settings
+        return EngineSettings(
+            n_ctx=s.n_ctx,
+            kv_type=s.kv_type,
+            checkpoint_interval=s.checkpoint_interval,
+            memory_budget=s.memory_budget << 20,
+            disk_budget=s.disk_budget << 20,
+        )
+
     def _turn_settings(self) -> TurnSettings:
         s = self.settings
         return TurnSettings(SamplingParameters(s.temperature, s.top_k, s.top_p), s.max_tokens)
@@ -210,6 +238,9 @@ class AppState(QObject):
             return
         self.settings.last_conversation = str(path)
         self.settings.add_recent(str(path))
+        self._save_settings()
+
+    def _save_settings(self) -> None:
         try:
             self.settings.save()
         except DormouseError as error:
@@ -286,6 +317,8 @@ class AppState(QObject):
         model = self.model.model
         assert model is not None
         self.settings.last_model = str(model.path)
+        if self.model.kernels_note:
+            self.tell(self.model.kernels_note)
         if model.template_is_fallback:
             text = f"The model {model.name} has no chat template; a plain one (ChatML) is used."
             self.noticed.emit(Notice(text, "information"))

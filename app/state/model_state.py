@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
@@ -21,6 +21,7 @@ class Loading:
     path: Path
     done: int = 0
     total: int = 0
+    is_compiling: bool = False  # the kernels, meanwhile; on the first start
 
 
 class ModelState(QObject):
@@ -42,6 +43,20 @@ class ModelState(QObject):
     def is_ready_or_loading(self) -> bool:
         """Whether a message that is sent now will find a model."""
         return self.model is not None or self.loading is not None
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the model that is being loaded, otherwise of the one that is loaded."""
+        if self.loading is not None:
+            return self.loading.path
+        return self.model.path if self.model is not None else None
+
+    @property
+    def kernels_note(self) -> str:
+        """A sentence on why faster kernels do not compute; empty if there is nothing to say."""
+        if self.model is None or self.model.kernels_note is None:
+            return ""
+        return f"The kernels “{self.model.kernels}” compute: {self.model.kernels_note}."
 
     def to_offer(self, models: Sequence[Model]) -> Model | None:
         """Return the newest of the models that a conversation was held with, unless one of them is loaded.
@@ -69,6 +84,10 @@ class ModelState(QObject):
     def handle(self, event: events.Event) -> None:
         """Take an event that concerns no conversation."""
         if self._job is None or event.job != self._job.id or self.loading is None:
+            return
+        if isinstance(event, events.KernelsCompiling):
+            self.loading = replace(self.loading, is_compiling=True)
+            self.changed.emit()
             return
         if isinstance(event, events.ModelLoading):
             self.loading = Loading(self.loading.path, event.done, event.total)

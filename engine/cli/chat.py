@@ -11,6 +11,7 @@ from engine import events
 from engine.cli.client import Client
 from engine.cli.terminal import StatusLine, say
 from engine.errors import DormouseError
+from engine.paths import library_folder
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import Job, TurnSettings
@@ -24,7 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
     prompts = [_read(prompt) for prompt in arguments.prompts or []]
     if arguments.edit and not prompts:
         raise DormouseError("--edit needs the new text: add --prompt or --prompt-file.")
-    client = Client(kernels=arguments.kernels, n_threads=arguments.threads, warn=say)
+    library = arguments.library or library_folder()
+    client = Client(kernels=arguments.kernels, n_threads=arguments.threads, warn=say, library=library)
     try:
         chat = Chat(client, arguments)
         if prompts or arguments.regenerate or arguments.edit or arguments.select:
@@ -49,7 +51,7 @@ class Chat:
         self._settings = TurnSettings(sampling, a.max_tokens)
         # the conversation first: it is readable, and its file locked, while the model loads
         opening = client.session.open(a.slot)
-        loading = client.session.load_model(a.model, EngineSettings(a.n_ctx, a.n_ubatch, a.kv_type))
+        loading = client.session.load_model(a.model, _engine_settings(a))
         opened = client.wait(opening)
         assert isinstance(opened, events.Opened)
         assert opening.conversation is not None
@@ -111,9 +113,14 @@ class Chat:
             match event:
                 case events.ModelLoading(done=done, total=total):
                     self._status.show(f"loading the model: {100 * done // total} %")
-                case events.ModelLoaded(template_is_fallback=True, name=name):
+                case events.KernelsCompiling():
+                    self._status.show("compiling the kernels for this processor, once")
+                case events.ModelLoaded() as loaded:
                     self._status.clear()
-                    say(f"The model {name} has no chat template; a plain one (ChatML) is used.")
+                    if loaded.template_is_fallback:
+                        say(f"The model {loaded.name} has no chat template; a plain one (ChatML) is used.")
+                    if loaded.kernels_note is not None:
+                        say(f"The kernels “{loaded.kernels}” compute: {loaded.kernels_note}.")
                 case events.LoadCancelled():
                     raise KeyboardInterrupt
         self._status.clear()
@@ -162,9 +169,10 @@ class Chat:
             return
         print(flush=True)
         seconds = receipt.predicted_ms / 1000
+        donor = f" (shared with {receipt.donor})" if receipt.donor else ""
         speed = f", {receipt.predicted_n / seconds:.1f} tok/s" if seconds else ""
         say(
-            f"[{receipt.source}: {receipt.cache_n:,} reused, {receipt.prompt_n:,} read in "
+            f"[{receipt.source}: {receipt.cache_n:,} reused{donor}, {receipt.prompt_n:,} read in "
             f"{receipt.prompt_ms / 1000:.2f} s; {receipt.predicted_n:,} written{speed}; {turn.reply.finish_reason}]"
         )
 
@@ -184,8 +192,21 @@ def turn_as_json(turn: events.TurnFinished) -> dict[str, object]:
         "predicted_ms": round(receipt.predicted_ms, 3),
         "source": receipt.source,
         "reason": receipt.reason,
+        "donor": receipt.donor,
         "logits_xxh3": turn.logits_xxh3,
     }
+
+
+def _engine_settings(arguments: argparse.Namespace) -> EngineSettings:
+    a = arguments
+    return EngineSettings(
+        n_ctx=a.n_ctx,
+        n_ubatch=a.n_ubatch,
+        kv_type=a.kv_type,
+        checkpoint_interval=a.checkpoint_interval,
+        memory_budget=a.memory_budget << 20,
+        disk_budget=a.disk_budget << 20,
+    )
 
 
 def _read(prompt: str | Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 
 from engine import events
@@ -14,11 +15,13 @@ from engine.session import Job, Session
 class Client:
     """A session whose events are waited for, job by job."""
 
-    def __init__(self, *, kernels: str | None, n_threads: int | None, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, *, kernels: str | None, n_threads: int | None, warn: Callable[[str], None], library: Path | None = None
+    ) -> None:
         self._events: SimpleQueue[events.Event] = SimpleQueue()
         self._early: dict[int, list[events.Event]] = defaultdict(list)  # of jobs that are not followed yet
         self._warn = warn
-        self.session = Session(self._events.put, kernels=kernels, n_threads=n_threads)
+        self.session = Session(self._events.put, kernels=kernels, n_threads=n_threads, library=library)
 
     def follow(self, job: Job) -> Iterator[events.Event]:
         """Yield the events of a job, to the last; a first Ctrl-C cancels the job instead of ending the program.

@@ -1,13 +1,16 @@
-"""The commands about files: inspect, verify, fetch-starter."""
+"""The commands about files: inspect, verify, log, fetch-starter."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from datetime import datetime
 
 from engine.cli.terminal import StatusLine, say
 from engine.paths import models_folder
 from engine.slot.inspect import inspect, render
+from engine.slot.records import JSON
+from engine.slot.slot_file import SlotFile
 from engine.slot.verify import verify
 from engine.starter import fetch_starter
 
@@ -27,6 +30,23 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if not problems:
         print(f"{arguments.file} is whole.")
     return 1 if problems else 0
+
+
+def run_log(arguments: argparse.Namespace) -> int:
+    """Print what happened to the state, oldest first."""
+    with SlotFile.open(arguments.file, read_only=True) as slot_file:
+        entries = slot_file.log()
+    for entry in entries:
+        if arguments.json:
+            print(json.dumps({"created": entry.created, "event": entry.event, **entry.detail}))
+        else:
+            details = "  ".join(f"{name} {_readable(value)}" for name, value in entry.detail.items())
+            print(f"{datetime.fromtimestamp(entry.created):%Y-%m-%d %H:%M:%S}  {entry.event:<11} {details}")
+    return 0
+
+
+def _readable(value: JSON) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def run_fetch_starter(_: argparse.Namespace) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.cli import bench, chat, files
-from engine.runtime import DEFAULT_N_CTX, KV_TYPES
+from engine.cli import bench, chat, files, simulate
+from engine.kernels.kv_types import KV_TYPES
+from engine.runtime import DEFAULT_BUDGET, DEFAULT_CHECKPOINT_INTERVAL, DEFAULT_N_CTX
 from engine.sampling import SamplingParameters
 from engine.version import VERSION
 
@@ -33,6 +34,20 @@ def build_parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="check every checksum of a slot file; status 1 if one is wrong")
     verify.add_argument("file", type=Path, metavar="F", help="the slot file")
     verify.set_defaults(run=files.run_verify)
+
+    log = commands.add_parser("log", help="show what happened to the state in a slot file; needs no model")
+    log.add_argument("file", type=Path, metavar="F", help="the slot file")
+    log.add_argument("--json", action="store_true", help="print one JSON object per entry, each in a line")
+    log.set_defaults(run=files.run_log)
+
+    simulation = commands.add_parser(
+        "simulate-retention",
+        help="count what is read again in long conversations, beside llama-server's policy",
+        description="Replays conversations of 1,000 to 100,000 tokens under both policies, with the same bytes.",
+    )
+    simulation.add_argument("--seeds", type=_positive, default=3, metavar="N", help="conversations each (%(default)s)")
+    simulation.add_argument("--json", action="store_true", help="print one JSON array")
+    simulation.set_defaults(run=simulate.run)
 
     starter = commands.add_parser("fetch-starter", help="fetch the starter model and print where it is")
     starter.set_defaults(run=files.run_fetch_starter)
@@ -64,6 +79,12 @@ def _add_chat(commands: Any) -> None:
     place = chat_parser.add_mutually_exclusive_group()
     place.add_argument(
         "--slot", type=Path, metavar="F.slot", help="go on with this slot file; create it if it does not exist"
+    )
+    add(
+        "--library",
+        type=Path,
+        metavar="DIR",
+        help="take beginnings that conversations share from the slot files in this folder (the user's library)",
     )
     place.add_argument("--temporary", action="store_true", help="never write to disk (as without --slot)")
     add("--system", metavar="T", help="the system message of a new conversation")
@@ -111,6 +132,27 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add("--n-ctx", type=_positive, metavar="N", help=f"tokens of context (the model's, at most {DEFAULT_N_CTX})")
     add("--n-ubatch", type=_positive, default=512, metavar="N", help="tokens evaluated at once (%(default)s)")
     add("--kv-type", choices=list(KV_TYPES), default="f16", help="type of the K/V rows (%(default)s)")
+    add(
+        "--checkpoint-interval",
+        type=_positive,
+        default=DEFAULT_CHECKPOINT_INTERVAL,
+        metavar="N",
+        help="tokens between context checkpoints within a long message, at least (%(default)s)",
+    )
+    add(
+        "--memory-budget",
+        type=_not_negative,
+        default=DEFAULT_BUDGET >> 20,
+        metavar="MIB",
+        help="MiB of memory for conversations beside the one in use; the others sleep in their files (%(default)s)",
+    )
+    add(
+        "--disk-budget",
+        type=_not_negative,
+        default=DEFAULT_BUDGET >> 20,
+        metavar="MIB",
+        help="MiB of state in a slot file; what is likely to be missed least is dropped (%(default)s)",
+    )
     _add_compute(parser)
 
 
@@ -127,10 +169,26 @@ def _add_bench(commands: Any) -> None:
     )
     add = parser.add_argument
     add("--model", type=Path, required=True, metavar="M.gguf", help="the model file")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--restore", action="store_true", help="instead: how soon a long conversation answers, cold, live and asleep"
+    )
+    instead.add_argument(
+        "--against",
+        choices=bench.PEERS,
+        help="instead: speed and results beside this peer's, a long prefill and a decode behind it among them",
+    )
     add("--n-prompt", type=_positive, default=512, metavar="N", help="tokens of a prefill (%(default)s)")
     add("--n-gen", type=_positive, default=64, metavar="N", help="tokens of a decode (%(default)s)")
-    add("--depth", type=_not_negative, default=0, metavar="N", help="tokens in the context before (%(default)s)")
+    add(
+        "--depth",
+        type=_not_negative,
+        metavar="N",
+        help=f"tokens in the context before (0; with --against {bench.DEPTH}, also those of the long prefill)",
+    )
     add("--runs", type=_positive, default=5, metavar="N", help="runs to take the median of (%(default)s)")
+    add("--no-kl", action="store_true", help="with --against: don't compare the distributions of next tokens")
+    add("--no-gap", action="store_true", help="with --against: don't watch the window's event loop")
     _add_compute(parser)
     add("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=bench.run)

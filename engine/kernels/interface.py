@@ -1,7 +1,7 @@
 """What every set of kernels offers.
 
-Arrays of activations are float32 and C-contiguous. K/V rows are given as the memory keeps them (float16 or
-float32). For the same inputs, split into the same calls, a set of kernels gives the same bits with any number
+Arrays of activations are float32 and contiguous in their last axis. K/V rows are given as the memory keeps them (see
+`kv_types`). For the same inputs, split into the same calls, a set of kernels gives the same bits with any number
 of threads.
 """
 
@@ -9,15 +9,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.kernels.kv_types import KVRows
 from engine.kernels.team import ThreadTeam
 
 F32 = NDArray[np.float32]
-Rows = NDArray[np.floating[Any]]  # K or V rows of one layer, (n_rows, n_head_kv, head_dim)
+
+
+class Matrix(ABC):
+    """A weight matrix (n_out, n_in) in the layout of the kernels that it was loaded for."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Number of outputs and of inputs."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of main memory held."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +50,11 @@ class Kernels(ABC):
     """The operations of a forward pass."""
 
     name: ClassVar[str]
+    packs: ClassVar[bool] = False  # whether weights are PackedMatrix, in their own types, or DenseMatrix
 
     def __init__(self, *, n_threads: int | None = None) -> None:
         self.team = ThreadTeam(n_threads)
+        self.note: str | None = None  # why faster ones than these were left, if they were and nobody asked for it
 
     @property
     def n_threads(self) -> int:
@@ -50,13 +66,33 @@ class Kernels(ABC):
     def identity(self) -> str:
         """Name what decides on the last bit of results: equal identities give equal bits."""
 
+    def prepare(self, weight: Matrix) -> Matrix:
+        """Return a matrix, just loaded, as the other operations want it; what must be compiled is."""
+        return weight
+
     @abstractmethod
-    def matmul(self, x: F32, weight: F32) -> F32:
+    def matmul(self, x: F32, weight: Matrix) -> F32:
         """Return x @ weight.T for x (n_tokens, n_in) and weight (n_out, n_in): shape (n_tokens, n_out)."""
+
+    @abstractmethod
+    def take_rows(self, weight: Matrix, rows: NDArray[np.int32]) -> F32:
+        """Return some rows of a matrix, shape (len(rows), n_in): the embeddings of tokens."""
+
+    @abstractmethod
+    def add(self, x: F32, y: F32) -> F32:
+        """Return x + y, all (n_tokens, n)."""
+
+    @abstractmethod
+    def store_rows(self, x: F32, rows: KVRows) -> None:
+        """Write K or V rows x (n_rows, n_head_kv, head_dim) to `rows`, in the K/V type that these have."""
 
     @abstractmethod
     def rms_norm(self, x: F32, weight: F32, eps: float) -> F32:
         """Return x / rms(x) * weight over the last axis (arXiv 1910.07467); `weight` has its length."""
+
+    @abstractmethod
+    def layer_norm(self, x: F32, weight: F32, eps: float) -> F32:
+        """Return (x - mean(x)) / std(x) * weight over the last axis (arXiv 1607.06450), like `rms_norm`."""
 
     @abstractmethod
     def rope(self, x: F32, table: RopeTable) -> F32:
@@ -64,13 +100,27 @@ class Kernels(ABC):
 
     @abstractmethod
     def attention(
-        self, q: F32, k: Rows, v: Rows, *, q_start: int, k_start: int, scale: float, n_swa: int | None
+        self,
+        q: F32,
+        k: KVRows,
+        v: KVRows,
+        *,
+        q_start: int,
+        k_start: int,
+        scale: float,
+        n_swa: int | None,
+        softcap: float | None = None,
+        sinks: F32 | None = None,
     ) -> F32:
         """Return causal attention of q (n_tokens, n_head, head_dim) over rows k and v (n_rows, n_head_kv, …).
 
         Query i has position q_start + i, row j has position k_start + j; a query sees the rows at its own and
         earlier positions, with `n_swa` only those less than n_swa back. Heads are grouped (arXiv 2305.13245):
         n_head / n_head_kv queries share a K/V head. Shape of the result: (n_tokens, n_head * head_dim_v).
+
+        `scale` multiplies the products of queries and keys; `softcap` then bounds these scores s to
+        softcap * tanh(s / softcap) (arXiv 2408.00118). `sinks` (n_head,) are scores of one more row for each head
+        that takes its share of the attention and gives nothing (arXiv 2309.17453).
         """
 
     @abstractmethod
@@ -80,6 +130,87 @@ class Kernels(ABC):
     @abstractmethod
     def gelu_mul(self, gate: F32, up: F32) -> F32:
         """Return gelu(gate) * up, gelu in its tanh form (arXiv 1606.08415)."""
+
+    @abstractmethod
+    def short_conv(
+        self, x: F32, r: F32, weight: F32, *, bias: F32 | None = None, silu: bool = False
+    ) -> tuple[F32, F32]:
+        """Return the causal convolution of each channel of x (n_tokens, n_channel), and the inputs to remember.
+
+        `weight` is (n_channel, d_conv), its last column for the token itself; r (n_channel, d_conv - 1) holds the
+        inputs before x, the oldest first, and so does the second result after x. `bias` (n_channel,) is added, then
+        silu applied.
+        """
+
+    @abstractmethod
+    def gated_delta_net(
+        self,
+        q: F32,
+        k: F32,
+        v: F32,
+        *,
+        alpha: F32,
+        beta: F32,
+        s: F32,
+        a: F32,
+        dt_bias: F32,
+        eps: float,
+    ) -> tuple[F32, F32]:
+        """Return the outputs (n_tokens, n_head_v, head_dim_v) of the gated delta rule, and the state after them.
+
+        q and k are (n_tokens, n_head_k, head_dim_k), v is (n_tokens, n_head_v, head_dim_v); value head h takes query
+        and key of head h modulo n_head_k. Both are divided by sqrt(x · x + eps), q also by sqrt(head_dim_k). alpha
+        and beta are (n_tokens, n_head_v), a and dt_bias (n_head_v,). Each head updates its state s
+        (n_head_v, head_dim_v, head_dim_k), given before and returned after the tokens, by (arXiv 2412.06464)
+
+            s = g s;  s = s + sigmoid(beta) (v - s k) k^T  with  g = exp(a softplus(alpha + dt_bias))
+
+        and its output is s q.
+        """
+
+    @abstractmethod
+    def ssd_scan(self, x: F32, b: F32, c: F32, *, dt: F32, s: F32, a: F32, d: F32, dt_bias: F32) -> tuple[F32, F32]:
+        """Return the outputs (n_tokens, n_head, head_dim) of a state space with one decay per head, and its state.
+
+        x is (n_tokens, n_head, head_dim), b and c are (n_tokens, n_group, d_state) and shared by n_head / n_group
+        heads, dt is (n_tokens, n_head); a, d and dt_bias are (n_head,). Each head updates its state s
+        (n_head, head_dim, d_state), given before and returned after the tokens, by (Mamba-2, arXiv 2405.21060)
+
+            s = exp(a δ) s + δ x b^T  with  δ = softplus(dt + dt_bias)
+
+        and its output is s c + d x.
+        """
+
+    @abstractmethod
+    def selective_scan(
+        self, x: F32, b: F32, c: F32, *, dt: F32, s: F32, a: F32, d: F32, dt_bias: F32
+    ) -> tuple[F32, F32]:
+        """Return the outputs (n_tokens, n_channel) of a state space with a decay for each value, and its state.
+
+        x and dt are (n_tokens, n_channel), b and c (n_tokens, d_state), a (n_channel, d_state), d and dt_bias
+        (n_channel,); the state s (n_channel, d_state) is given before and returned after the tokens. As `ssd_scan`
+        with heads of one channel, but for a (Mamba, arXiv 2312.00752).
+        """
+
+    @abstractmethod
+    def wkv7(self, r: F32, k: F32, v: F32, *, log_w: F32, a: F32, b: F32, s: F32) -> tuple[F32, F32]:
+        """Return the outputs (n_tokens, n_head, head_dim) of RWKV-7's recurrence (arXiv 2503.14456), and its state.
+
+        All are (n_tokens, n_head, head_dim) but for the state s (n_head, head_dim, head_dim), given before and
+        returned after the tokens; log_w is not below -1. Each head updates its state by
+
+            s = s diag(exp(log_w)) + s a b^T + v k^T
+
+        and its output is s r.
+        """
+
+    @abstractmethod
+    def sigmoid_mul(self, gate: F32, up: F32) -> F32:
+        """Return sigmoid(gate) * up."""
+
+    @abstractmethod
+    def clamped_swiglu(self, gate: F32, up: F32) -> F32:
+        """Return g * sigmoid(1.702 g) * (u + 1), g and u being gate and up kept below 7, u above -7 (gpt-oss)."""
 
     def close(self) -> None:
         """End the kernels' threads."""

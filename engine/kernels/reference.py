@@ -10,9 +10,13 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from engine.kernels.interface import F32, Kernels, RopeTable, Rows
+from engine.kernels.interface import F32, Matrix, RopeTable
+from engine.kernels.kv_types import KVRows, dequantize_rows, store_rows, values_per_head
+from engine.kernels.matrices import DenseMatrix
+from engine.kernels.reference_recurrent import RecurrentReference
 
 _TASK_FLOPS = 1 << 20  # a smaller matrix product is not worth waking a thread for
 _MAX_TASKS = 16
@@ -21,7 +25,7 @@ _ACTIVATION_ROWS = 32
 _CONVERTED_ROWS = 512
 
 
-class ReferenceKernels(Kernels):
+class ReferenceKernels(RecurrentReference):
     """NumPy on float32 weights."""
 
     name: ClassVar[str] = "numpy"
@@ -36,23 +40,39 @@ class ReferenceKernels(Kernels):
         blas = sorted(f"{b['internal_api']}-{b['version']}-{b.get('architecture')}" for b in libraries)
         return " ".join([f"{self.name}-{np.__version__}", *blas])
 
-    def matmul(self, x: F32, weight: F32) -> F32:
-        n_out = len(weight)
+    def matmul(self, x: F32, weight: Matrix) -> F32:
+        assert isinstance(weight, DenseMatrix)
+        array, (n_out, _) = weight.array, weight.shape
         out = np.empty((len(x), n_out), np.float32)
         n_tasks = min(_MAX_TASKS, max(1, x.size * n_out // _TASK_FLOPS))
         step = -(-n_out // n_tasks)
 
         def multiply(task: int) -> None:
             part = slice(task * step, (task + 1) * step)
-            np.matmul(x, weight[part].T, out=out[:, part])
+            np.matmul(x, array[part].T, out=out[:, part])
 
         self.team.run(-(-n_out // step), multiply)
         return out
+
+    def take_rows(self, weight: Matrix, rows: NDArray[np.int32]) -> F32:
+        assert isinstance(weight, DenseMatrix)
+        out: F32 = weight.array[rows]
+        return out
+
+    def add(self, x: F32, y: F32) -> F32:
+        return x + y
+
+    def store_rows(self, x: F32, rows: KVRows) -> None:
+        store_rows(x, rows)
 
     def rms_norm(self, x: F32, weight: F32, eps: float) -> F32:
         mean_square = np.einsum("...i,...i->...", x, x)[..., None] / np.float32(x.shape[-1])
         out: F32 = x * (1 / np.sqrt(mean_square + np.float32(eps))) * weight
         return out
+
+    def layer_norm(self, x: F32, weight: F32, eps: float) -> F32:
+        centered = x - x.mean(axis=-1, keepdims=True)
+        return self.rms_norm(centered, weight, eps)
 
     def rope(self, x: F32, table: RopeTable) -> F32:
         half = table.cos.shape[1]
@@ -67,13 +87,23 @@ class ReferenceKernels(Kernels):
         return out
 
     def attention(
-        self, q: F32, k: Rows, v: Rows, *, q_start: int, k_start: int, scale: float, n_swa: int | None
+        self,
+        q: F32,
+        k: KVRows,
+        v: KVRows,
+        *,
+        q_start: int,
+        k_start: int,
+        scale: float,
+        n_swa: int | None,
+        softcap: float | None = None,
+        sinks: F32 | None = None,
     ) -> F32:
         n_tokens, n_head, _ = q.shape
         n_head_kv = k.shape[1]
         group = n_head // n_head_kv
         keys, values = self._to_float32(k), self._to_float32(v)
-        out = np.empty((n_tokens, n_head, v.shape[2]), np.float32)
+        out = np.empty((n_tokens, n_head, values.shape[2]), np.float32)
 
         def attend(task: int) -> None:
             block, head = divmod(task, n_head_kv)
@@ -85,14 +115,21 @@ class ReferenceKernels(Kernels):
             n_queries = queries.stop - queries.start
             scores = (q[queries, heads] * np.float32(scale)).reshape(n_queries * group, -1) @ keys[rows, head].T
             scores = scores.reshape(n_queries, group, -1)
+            if softcap is not None:
+                scores = np.tanh(scores / np.float32(softcap)) * np.float32(softcap)
             if n_queries > 1 or n_swa is not None:
                 q_pos = np.arange(first, last + 1)[:, None]
                 k_pos = np.arange(rows.start, rows.stop)[None] + k_start
                 hidden = k_pos > q_pos if n_swa is None else (k_pos > q_pos) | (k_pos <= q_pos - n_swa)
                 scores += np.where(hidden, np.float32(-np.inf), np.float32(0))[:, None]
-            scores -= scores.max(axis=-1, keepdims=True)
+            best = scores.max(axis=-1, keepdims=True)
+            if sinks is not None:
+                best = np.maximum(best, sinks[heads, None])
+            scores -= best
             np.exp(scores, out=scores)
             total = scores.sum(axis=-1, keepdims=True)
+            if sinks is not None:
+                total += np.exp(sinks[heads, None] - best)
             mixed = scores.reshape(n_queries * group, -1) @ values[rows, head]
             out[queries, heads] = mixed.reshape(n_queries, group, -1) / total
 
@@ -102,7 +139,7 @@ class ReferenceKernels(Kernels):
                 attend(task)
         else:
             self.team.run(n_tasks, attend)
-        return out.reshape(n_tokens, -1)
+        return out.reshape(n_tokens, n_head * out.shape[2])
 
     def silu_mul(self, gate: F32, up: F32) -> F32:
         def silu(x: F32) -> F32:
@@ -119,12 +156,29 @@ class ReferenceKernels(Kernels):
 
         return self._activate(gelu, gate, up)
 
-    def _to_float32(self, rows: Rows) -> F32:
-        out = np.empty(rows.shape, np.float32)
+    def sigmoid_mul(self, gate: F32, up: F32) -> F32:
+        def sigmoid(x: F32) -> F32:
+            out: F32 = np.reciprocal(1 + np.exp(-x))
+            return out
+
+        return self._activate(sigmoid, gate, up)
+
+    def clamped_swiglu(self, gate: F32, up: F32) -> F32:
+        limit = np.float32(7)
+
+        def swish(x: F32) -> F32:
+            bounded = np.minimum(x, limit)
+            out: F32 = bounded / (1 + np.exp(np.float32(-1.702) * bounded))
+            return out
+
+        return self._activate(swish, gate, np.clip(up, -limit, limit) + 1)
+
+    def _to_float32(self, rows: KVRows) -> F32:
+        out = np.empty((*rows.shape[:2], values_per_head(rows)), np.float32)
 
         def convert(task: int) -> None:
             part = slice(task * _CONVERTED_ROWS, (task + 1) * _CONVERTED_ROWS)
-            out[part] = rows[part]
+            out[part] = dequantize_rows(rows[part])
 
         self.team.run(-(-len(rows) // _CONVERTED_ROWS), convert)
         return out

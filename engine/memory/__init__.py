@@ -1,19 +1,17 @@
-"""Kinds of memory behind one protocol, composed per layer."""
+"""Kinds of memory behind one protocol, composed of what the layers need."""
 
-from engine.memory.attention import AttentionMemory, FullAttentionMemory, SlidingWindowMemory
-from engine.memory.kv_rows import LayerShape
+from engine.memory.layer_memory import AttentionRows, LayerMemory, compose
 from engine.memory.memory import Memory
-from engine.memory.protocol import KVRows, MemoryPart, RowChunk
-from engine.memory.recurrent import RecurrentMemory
+from engine.memory.protocol import MemoryPart, RowChunk
+from engine.memory.recurrent import LayerState, RecurrentState
 
 __all__ = [
-    "AttentionMemory",
-    "FullAttentionMemory",
-    "KVRows",
-    "LayerShape",
+    "AttentionRows",
+    "LayerMemory",
+    "LayerState",
     "Memory",
     "MemoryPart",
-    "RecurrentMemory",
+    "RecurrentState",
     "RowChunk",
-    "SlidingWindowMemory",
+    "compose",
 ]

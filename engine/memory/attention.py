@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from numpy.typing import DTypeLike
 
+from engine.kernels.interface import F32
+from engine.kernels.kv_types import KVRows, store_rows
 from engine.memory.kv_rows import KVBuffer, LayerShape
-from engine.memory.protocol import KVRows, MemoryPart, RowChunk
+from engine.memory.protocol import MemoryPart, RowChunk
+
+StoreRows = Callable[[F32, KVRows], None]  # writes rows, in the type of the second
 
 
 class AttentionMemory(MemoryPart):
@@ -20,22 +24,27 @@ class AttentionMemory(MemoryPart):
         self._appended = 0  # length before the newest append
         self._buffer = KVBuffer(layers, dtype)
         self.row_nbytes = self._buffer.row_nbytes
+        self.layers = tuple(shape.layer for shape in layers)
 
     @abstractmethod
     def _first_visible(self, position: int) -> int:
         """Return the first position that a query at `position` sees."""
 
-    def extend(self, layer: int, k: KVRows, v: KVRows) -> tuple[KVRows, KVRows, int]:
+    def extend(self, layer: int, k: F32, v: F32, store: StoreRows = store_rows) -> tuple[KVRows, KVRows, int]:
         """Keep a layer's rows of the ubatch just appended; return the rows that its queries see.
 
-        k and v are (n, n_head_kv, head_dim) for the n of the last `append`. Returns K rows, V rows and the
-        position of the first of them, always in order of position.
+        k and v are (n, n_head_kv, head_dim) for the n of the last `append`; `store` writes them in the memory's K/V
+        type, see `Kernels.store_rows`. Returns K rows, V rows, and the position of the first of them, always in order
+        of position.
         """
-        start = self._appended
-        own_k, own_v = self._buffer.layer(layer, start, self.n_tokens)
-        own_k[...] = k
-        own_v[...] = v
-        first = self._first_visible(start)
+        own_k, own_v = self._buffer.layer(layer, self._appended, self.n_tokens)
+        store(k, own_k)
+        store(v, own_v)
+        return self.rows(layer)
+
+    def rows(self, layer: int) -> tuple[KVRows, KVRows, int]:
+        """Return what `extend` returned for a layer since the last `append`."""
+        first = self._first_visible(self._appended)
         rows_k, rows_v = self._buffer.layer(layer, first, self.n_tokens)
         return rows_k, rows_v, first
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike
 
-from engine.memory.protocol import KVRows, RowChunk
+from engine.kernels.kv_types import KVRows, items_per_head
+from engine.memory.protocol import RowChunk
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class LayerShape:
 class KVBuffer:
     """Rows of consecutive positions from `start` on, one K and one V array per layer.
 
-    K is kept after RoPE, V not transposed: the layout of llama.cpp with flash attention.
+    K is kept after RoPE, V not transposed: the layout of llama.cpp with flash attention. Raises UnsupportedError for a
+    K/V type whose blocks do not fit the heads.
     """
 
     def __init__(self, layers: Sequence[LayerShape], dtype: DTypeLike) -> None:
@@ -38,8 +40,8 @@ class KVBuffer:
     @property
     def row_nbytes(self) -> int:
         """Bytes of one token's rows, over all layers."""
-        values = sum(s.n_head_kv * (s.head_dim_k + s.head_dim_v) for s in self.layers)
-        return values * self.dtype.itemsize
+        items: int = sum(k.shape[1] * (k.shape[2] + v.shape[2]) for k, v in self._arrays.values())
+        return items * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
@@ -109,7 +111,7 @@ class KVBuffer:
                         rows[:n_kept] = rows[keep].copy() if keep.start < n_kept else rows[keep]
                 continue
             new = tuple(
-                np.empty((capacity, shape.n_head_kv, head_dim), self.dtype)
+                np.empty((capacity, shape.n_head_kv, items_per_head(head_dim, self.dtype)), self.dtype)
                 for head_dim in (shape.head_dim_k, shape.head_dim_v)
             )
             if old is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from engine.memory.attention import AttentionMemory
-from engine.memory.protocol import KVRows, MemoryPart, RowChunk
-from engine.memory.recurrent import RecurrentMemory, State
+from engine.kernels.interface import F32
+from engine.kernels.kv_types import KVRows, store_rows
+from engine.memory.attention import AttentionMemory, StoreRows
+from engine.memory.protocol import MemoryPart, RowChunk
+from engine.memory.recurrent import LayerState, RecurrentMemory
 
 
 class Memory:
@@ -15,9 +17,10 @@ class Memory:
     At most one of the parts has a state beside its rows.
     """
 
-    def __init__(self, parts: Sequence[MemoryPart], *, layers: Mapping[int, MemoryPart]) -> None:
-        self.parts = tuple(parts)
-        self._layers = dict(layers)
+    def __init__(self, attention: Sequence[AttentionMemory], recurrent: RecurrentMemory | None = None) -> None:
+        self.parts: tuple[MemoryPart, ...] = (*attention, *([recurrent] if recurrent else []))
+        self._attention = {layer: part for part in attention for layer in part.layers}
+        self._recurrent = recurrent
 
     @property
     def n_tokens(self) -> int:
@@ -39,19 +42,23 @@ class Memory:
         for part in self.parts:
             part.append(n)
 
-    def extend(self, layer: int, k: KVRows, v: KVRows) -> tuple[KVRows, KVRows, int]:
+    def extend(self, layer: int, k: F32, v: F32, store: StoreRows = store_rows) -> tuple[KVRows, KVRows, int]:
         """Keep an attention layer's new rows; return all that it sees: see AttentionMemory.extend."""
-        part = self._layers[layer]
-        assert isinstance(part, AttentionMemory)
-        return part.extend(layer, k, v)
+        return self._attention[layer].extend(layer, k, v, store)
 
-    def state(self, layer: int) -> State:
+    def rows(self, layer: int) -> tuple[KVRows, KVRows, int]:
+        """Return what `extend` returned for a layer in this ubatch, to another layer that shares its rows."""
+        return self._attention[layer].rows(layer)
+
+    def state(self, layer: int) -> LayerState:
         """Return a recurrent layer's state before the ubatch; read only."""
-        return self._recurrent(layer).state(layer)
+        assert self._recurrent is not None
+        return self._recurrent.state(layer)
 
-    def set_state(self, layer: int, state: State) -> None:
+    def set_state(self, layer: int, state: LayerState) -> None:
         """Replace a recurrent layer's state by the one after the ubatch."""
-        self._recurrent(layer).set_state(layer, state)
+        assert self._recurrent is not None
+        self._recurrent.set_state(layer, state)
 
     def reuse_point(self, n: int) -> int:
         """Return the largest length up to n to which all parts can return without a checkpoint."""
@@ -80,8 +87,3 @@ class Memory:
         except ValueError:
             self.rewind(0)
             raise
-
-    def _recurrent(self, layer: int) -> RecurrentMemory:
-        part = self._layers[layer]
-        assert isinstance(part, RecurrentMemory)
-        return part

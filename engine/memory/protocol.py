@@ -13,12 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
-
-KVRows = NDArray[np.floating[Any]]  # K or V rows of one layer, (n_rows, n_head_kv, head_dim)
+from typing import ClassVar
 
 
 @dataclass(frozen=True)

@@ -3,40 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.memory.protocol import MemoryPart, RowChunk
 
-State = NDArray[np.float32]
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """Shapes of what a recurrent layer keeps, in llama.cpp's names: float32, C-contiguous, changed by every token."""
+
+    r: tuple[int, ...]  # the last inputs of a convolution or a token shift
+    s: tuple[int, ...] = (0,)  # the state of a state space or a delta rule
+
+
+class LayerState(NamedTuple):
+    """What a recurrent layer keeps, in the shapes of its `RecurrentState`."""
+
+    r: NDArray[np.float32]
+    s: NDArray[np.float32]
 
 
 class RecurrentMemory(MemoryPart):
-    """One float32 state per layer, of the shape that `shapes` gives for the layer's index.
+    """One state per layer, of the shapes that `shapes` gives for the layer's index.
 
-    States are replaced, never changed in place: taking back an append costs a dictionary.
+    States are replaced, never changed in place: taking back an append costs a dictionary. A checkpoint is the r of
+    all layers in their order, then the s of all: the rows of the recurrent section of llama.cpp's slot files.
     """
 
     kind: ClassVar[str] = "recurrent"
     rewindable: ClassVar[bool] = False
     row_nbytes = 0
 
-    def __init__(self, shapes: Mapping[int, tuple[int, ...]]) -> None:
+    def __init__(self, shapes: Mapping[int, RecurrentState]) -> None:
         self._shapes = dict(shapes)
         self._clear()
 
     def _clear(self) -> None:
         self.n_tokens = self._appended = 0
-        self._states: dict[int, State] = {layer: np.zeros(shape, np.float32) for layer, shape in self._shapes.items()}
+        self._states = {
+            layer: LayerState(np.zeros(shapes.r, np.float32), np.zeros(shapes.s, np.float32))
+            for layer, shapes in self._shapes.items()
+        }
         self._before = self._states
 
-    def state(self, layer: int) -> State:
+    def state(self, layer: int) -> LayerState:
         """Return the layer's state before the ubatch just appended; read only."""
         return self._before[layer]
 
-    def set_state(self, layer: int, state: State) -> None:
+    def set_state(self, layer: int, state: LayerState) -> None:
         """Replace the layer's state by the one after the ubatch just appended; the memory keeps `state`."""
         self._states[layer] = state
 
@@ -67,20 +86,24 @@ class RecurrentMemory(MemoryPart):
         return RowChunk(lo, hi, b"")
 
     def checkpoint(self) -> bytes:
-        return b"".join(self._states[layer].tobytes() for layer in self._shapes)
+        states = self._states.values()
+        return b"".join(array.tobytes() for array in [*(state.r for state in states), *(state.s for state in states)])
 
     def restore(self, n: int, rows: Iterable[RowChunk], state: bytes | None) -> None:
         self._clear()
         values = np.frombuffer(state or b"", np.float32)
-        sizes = [int(np.prod(shape)) for shape in self._shapes.values()]
+        shapes = [*(shapes.r for shapes in self._shapes.values()), *(shapes.s for shapes in self._shapes.values())]
+        sizes = [prod(shape) for shape in shapes]
         if len(values) != sum(sizes):
             raise ValueError(f"a state of {len(values)} values instead of {sum(sizes)}")
         split = np.split(values, np.cumsum(sizes)[:-1])
-        for (layer, shape), layer_values in zip(self._shapes.items(), split, strict=True):
-            self._states[layer] = layer_values.reshape(shape)
+        arrays = [part.reshape(shape) for part, shape in zip(split, shapes, strict=True)]
+        n_layer = len(self._shapes)
+        for layer, r, s in zip(self._shapes, arrays[:n_layer], arrays[n_layer:], strict=True):
+            self._states[layer] = LayerState(r, s)
         self.n_tokens = self._appended = n
         self._before = dict(self._states)
 
     @property
     def nbytes(self) -> int:
-        return sum(state.nbytes for state in self._states.values())
+        return sum(state.r.nbytes + state.s.nbytes for state in self._states.values())

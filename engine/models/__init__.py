@@ -9,10 +9,28 @@ from pathlib import Path
 from engine.errors import UnsupportedError
 from engine.formats.gguf import GGUFFile
 from engine.kernels import Kernels
+from engine.models.cohere2 import load_cohere2
 from engine.models.config import Hyperparameters, ModelConfig
-from engine.models.gemma3 import load_gemma3
+from engine.models.falcon_h1 import load_falcon_h1
+from engine.models.gemma import load_gemma2, load_gemma3
+from engine.models.gemma3n import load_gemma3n
+from engine.models.gemma4 import load_gemma4
+from engine.models.gpt_oss import load_gpt_oss
+from engine.models.granite import load_granite
+from engine.models.granite_hybrid import load_granitehybrid
+from engine.models.jamba import load_jamba
+from engine.models.lfm2 import load_lfm2, load_lfm2moe
 from engine.models.llama import load_llama
+from engine.models.mamba import load_mamba
+from engine.models.mamba2 import load_mamba2
 from engine.models.model import Model, TokenIds
+from engine.models.nemotron_h import load_nemotron_h
+from engine.models.olmo import load_olmo2, load_olmoe
+from engine.models.phi3 import load_phi3
+from engine.models.qwen import load_qwen2, load_qwen3, load_qwen3moe
+from engine.models.qwen3next import load_qwen3next, load_qwen35, load_qwen35moe
+from engine.models.rwkv7 import load_rwkv7
+from engine.models.smollm3 import load_smollm3
 from engine.models.weights import LoadProgress, Weights
 
 __all__ = [
@@ -27,8 +45,34 @@ __all__ = [
 ]
 
 ARCHITECTURES: dict[str, Callable[[Hyperparameters, Weights, Kernels], Model]] = {
+    "cohere2": load_cohere2,
+    "falcon-h1": load_falcon_h1,
+    "gemma2": load_gemma2,
     "gemma3": load_gemma3,
+    "gemma3n": load_gemma3n,
+    "gemma4": load_gemma4,
+    "gpt-oss": load_gpt_oss,
+    "granite": load_granite,
+    "granitehybrid": load_granitehybrid,
+    "granitemoe": load_granite,
+    "jamba": load_jamba,
+    "lfm2": load_lfm2,
+    "lfm2moe": load_lfm2moe,
     "llama": load_llama,
+    "mamba": load_mamba,
+    "mamba2": load_mamba2,
+    "nemotron_h": load_nemotron_h,
+    "olmo2": load_olmo2,
+    "olmoe": load_olmoe,
+    "phi3": load_phi3,
+    "qwen2": load_qwen2,
+    "qwen3": load_qwen3,
+    "qwen35": load_qwen35,
+    "qwen35moe": load_qwen35moe,
+    "qwen3moe": load_qwen3moe,
+    "qwen3next": load_qwen3next,
+    "rwkv7": load_rwkv7,
+    "smollm3": load_smollm3,
 }
 
 

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
 
 from engine.errors import FormatError, UnsupportedError
 from engine.formats.gguf import GGUFFile
+
+
+@dataclass(frozen=True)
+class YarnConfig:
+    """Where YaRN (arXiv 2309.00071) changes over between scaled and unscaled frequencies."""
+
+    n_ctx_orig: int  # tokens of the training that knew no scaling
+    beta_fast: float  # rotations in n_ctx_orig tokens from which on a frequency stays as it is
+    beta_slow: float  # rotations below which it is scaled in full
 
 
 @dataclass(frozen=True)
@@ -15,37 +28,64 @@ class RopeConfig:
     n_rot: int  # leading values of a head that are rotated
     base: float
     interleaved: bool  # pairs (x0, x1) as in llama; otherwise halves, as in GPT-NeoX
-    scale: float = 1.0  # positions are multiplied by it (linear scaling)
+    scale: float = 1.0  # positions are multiplied by it
+    yarn: YarnConfig | None = None  # which frequencies `scale` leaves alone; None if it's all the same to all
+    magnitude: float = 1.0  # of the rotated values: their attention is sharper by its square
+    has_factors: bool = False  # the file's factors on the frequencies apply, if there are any
+    extended: bool = False  # for positions beyond the first training's; decides between two sets of factors (LongRoPE)
 
 
 @dataclass(frozen=True)
-class LayerConfig:
-    """What may differ from layer to layer."""
+class AttentionConfig:
+    """One attention layer."""
 
-    rope: RopeConfig
+    n_head: int
+    n_head_kv: int
+    head_dim_k: int
+    head_dim_v: int
+    scale: float  # of the products of queries and keys
+    rope: RopeConfig | None  # None for a layer that does not know positions
     n_swa: int | None = None  # width of the attention window, None for full attention
+    softcap: float | None = None  # bound of the scores
+    qk_norm_over_heads: bool = False  # norms of queries and keys are taken over all heads at once
+    gated: bool = False  # each query comes with a gate for its head's output (arXiv 2505.06708)
+    v_norm: bool = False  # values are normed as well, without a weight
+    k_as_v: bool = False  # keys serve as values too, before they are normed and rotated
+    rows_of: int | None = None  # the earlier layer whose rows are attended to, None for its own
+
+
+class Gating(IntEnum):
+    """What makes shares out of a router's scores; the numbers are those of the key `expert_gating_func`."""
+
+    SOFTMAX = 1
+    SIGMOID = 2
+    SOFTMAX_OF_CHOSEN = 3  # over the chosen experts alone
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """The experts of a layer, and how a router spreads a token over them."""
+
+    n_expert: int
+    n_expert_used: int
+    n_ff: int  # of each expert
+    gating: Gating
+    normalize: bool  # the shares of the chosen experts are made to sum up to 1
+    scale: float = 1.0  # of the shares
+    n_ff_shared: int | None = None  # of the expert that all tokens go through, None without one
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The hyperparameters that every transformer has, in llama.cpp's names."""
+    """What every model has, in llama.cpp's names."""
 
     architecture: str
     name: str
     n_ctx_train: int
     n_vocab: int
     n_embd: int
-    n_head: int
-    n_head_kv: int
-    head_dim_k: int
-    head_dim_v: int
+    n_layer: int
     norm_eps: float
-    layers: tuple[LayerConfig, ...]
-
-    @property
-    def n_layer(self) -> int:
-        """Number of layers."""
-        return len(self.layers)
 
 
 class Hyperparameters:
@@ -55,60 +95,161 @@ class Hyperparameters:
         self._gguf = gguf
         self.architecture = gguf.value("general.architecture", str)
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """Return a positive integer."""
-        value = self._gguf.value(f"{self.architecture}.{key}", int, default)
+    @property
+    def n_layer(self) -> int:
+        """Number of blocks."""
+        return self.integer("block_count")
+
+    def integer(self, key: str, default: int | None = None, *, layer: int | None = None) -> int:
+        """Return a positive integer; of `layer` where the file has one for each."""
+        value = self._layer_value(key, layer)
+        if value is None:
+            value = self._gguf.value(f"{self.architecture}.{key}", int, default)
         if value < 1:
             raise FormatError(f"The file {self._gguf.path} says {self.architecture}.{key} = {value}.")
         return value
 
-    def optional_integer(self, key: str) -> int | None:
-        """Return an integer, None where it is absent or 0."""
-        return self._gguf.value(f"{self.architecture}.{key}", int, 0) or None
+    def optional_integer(self, key: str, *, layer: int | None = None) -> int | None:
+        """Return an integer, None where it is absent or 0; of `layer` where the file has one for each."""
+        value = self._layer_value(key, layer)
+        return (self._gguf.value(f"{self.architecture}.{key}", int, 0) if value is None else value) or None
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a floating-point number."""
         return self._gguf.value(f"{self.architecture}.{key}", float, default)
 
-    def rope_scale(self) -> float:
-        """Return the factor on positions; raises UnsupportedError for scalings other than linear."""
-        kind = self._gguf.value(f"{self.architecture}.rope.scaling.type", str, "none")
-        if kind not in ("none", "linear"):
-            raise UnsupportedError(f"RoPE scaling of the type “{kind}” is not supported.")
-        return 1.0 / self.number("rope.scaling.factor", 1.0) if kind == "linear" else 1.0
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a string."""
+        return self._gguf.value(f"{self.architecture}.{key}", str, default)
 
-    def config(self, *, interleaved: bool, layers: tuple[LayerConfig, ...] | None = None) -> ModelConfig:
-        """Return the hyperparameters common to all; `layers` where they are not all alike."""
-        n_embd, n_head = self.integer("embedding_length"), self.integer("attention.head_count")
-        head_dim = self.integer("attention.key_length", n_embd // n_head)
-        if layers is None:
-            rope = self.rope(interleaved=interleaved)
-            layers = (LayerConfig(rope=rope),) * self.integer("block_count")
-        n_head_kv = self.integer("attention.head_count_kv", n_head)
-        if n_head % n_head_kv:
-            raise FormatError(f"The model has {n_head} heads for {n_head_kv} key heads, which doesn't divide.")
+    def flag(self, key: str, default: bool) -> bool:
+        """Return a boolean."""
+        return self._gguf.value(f"{self.architecture}.{key}", bool, default)
+
+    def config(self) -> ModelConfig:
+        """Return the hyperparameters common to all."""
+        rms_norm = f"{self.architecture}.attention.layer_norm_rms_epsilon" in self._gguf.metadata
         return ModelConfig(
             architecture=self.architecture,
             name=self._gguf.value("general.name", str, self._gguf.path.stem),
             n_ctx_train=self.integer("context_length"),
             n_vocab=len(self._gguf.value("tokenizer.ggml.tokens", list)),
-            n_embd=n_embd,
+            n_embd=self.integer("embedding_length"),
+            n_layer=self.n_layer,
+            norm_eps=self.number(f"attention.layer_norm_{'rms_' if rms_norm else ''}epsilon"),
+        )
+
+    def attention(
+        self,
+        *,
+        rope: RopeConfig | None,
+        layer: int | None = None,
+        scale: float | None = None,
+        n_swa: int | None = None,
+        softcap: float | None = None,
+        qk_norm_over_heads: bool = False,
+        gated: bool = False,
+    ) -> AttentionConfig:
+        """Return an attention layer's shape; `scale` is by default that of its head's size."""
+        n_head = self.integer("attention.head_count", layer=layer)
+        n_head_kv = self.integer("attention.head_count_kv", n_head, layer=layer)
+        if n_head % n_head_kv:
+            raise FormatError(f"The model has {n_head} heads for {n_head_kv} key heads, which doesn't divide.")
+        head_dim = self.head_dim(layer=layer)
+        return AttentionConfig(
             n_head=n_head,
             n_head_kv=n_head_kv,
             head_dim_k=head_dim,
             head_dim_v=self.integer("attention.value_length", head_dim),
-            norm_eps=self.number("attention.layer_norm_rms_epsilon"),
-            layers=layers,
+            scale=head_dim**-0.5 if scale is None else scale,
+            rope=rope,
+            n_swa=n_swa,
+            softcap=softcap,
+            qk_norm_over_heads=qk_norm_over_heads,
+            gated=gated,
         )
 
-    def rope(self, *, interleaved: bool, base: float | None = None, scale: float | None = None) -> RopeConfig:
-        """Return the rotation that the metadata describe, `base` and `scale` overriding theirs."""
-        head_dim = self.integer(
-            "attention.key_length", self.integer("embedding_length") // self.integer("attention.head_count")
+    def swa_layers(self, pattern: int) -> list[bool]:
+        """Return which layers have a sliding window: all but every `pattern`-th, where the file does not say it."""
+        value = self._gguf.metadata.get(f"{self.architecture}.attention.sliding_window_pattern", pattern)
+        if isinstance(value, int):
+            return [value == 0 or layer % value < value - 1 for layer in range(self.n_layer)]
+        if not isinstance(value, np.ndarray) or len(value) < self.n_layer:
+            raise FormatError(f"The file {self._gguf.path} doesn't say of each layer whether it has a sliding window.")
+        return [bool(flag) for flag in value[: self.n_layer]]
+
+    def experts(
+        self, *, n_ff: int, normalize: bool, gating: Gating = Gating.SOFTMAX, n_ff_shared: int | None = None
+    ) -> ExpertsConfig:
+        """Return the experts of a layer, `gating` standing in where the file doesn't say it."""
+        n_expert, n_expert_used = self.integer("expert_count"), self.integer("expert_used_count")
+        if n_expert_used > n_expert:
+            raise FormatError(f"The model uses {n_expert_used} experts of {n_expert}.")
+        number = self.integer("expert_gating_func", gating)
+        if number not in set(Gating):
+            raise UnsupportedError(f"The experts' gating function {number} is not supported.")
+        return ExpertsConfig(
+            n_expert=n_expert,
+            n_expert_used=n_expert_used,
+            n_ff=n_ff,
+            gating=Gating(number),
+            normalize=normalize,
+            scale=self.number("expert_weights_scale", 0.0) or 1.0,
+            n_ff_shared=n_ff_shared,
         )
-        return RopeConfig(
+
+    def head_dim(self, *, layer: int | None = None) -> int:
+        """Return the length of a key."""
+        n_head = self.integer("attention.head_count", layer=layer)
+        return self.integer("attention.key_length", self.integer("embedding_length") // n_head)
+
+    def rope(
+        self, *, interleaved: bool, base: float | None = None, scaled: bool = True, layer: int | None = None
+    ) -> RopeConfig:
+        """Return the rotation that the metadata describe, `base` in place of theirs, `scaled` False for none of theirs.
+
+        Raises UnsupportedError for a kind of scaling that does not exist here, FormatError for what no head can do.
+        """
+        kind = self.text("rope.scaling.type", "linear")
+        if kind not in ("none", "linear", "yarn", "longrope"):
+            raise UnsupportedError(f"RoPE scaling of the type “{kind}” is not supported.")
+        head_dim = self.head_dim(layer=layer)
+        plain = RopeConfig(
             n_rot=self.integer("rope.dimension_count", head_dim),
             base=self.number("rope.freq_base", 10000.0) if base is None else base,
             interleaved=interleaved,
-            scale=self.rope_scale() if scale is None else scale,
         )
+        if plain.n_rot > head_dim or plain.n_rot % 2 or plain.base <= 1:
+            raise FormatError(
+                f"The file {self._gguf.path} rotates {plain.n_rot} of {head_dim} values to the base {plain.base:g}."
+            )
+        if not scaled:
+            return plain
+        n_ctx_train = self.integer("context_length")
+        n_ctx_orig = self.integer("rope.scaling.original_context_length", n_ctx_train)
+        factor = self.number("rope.scaling.factor", 0.0) or self.number("rope.scale_linear", 0.0) or 1.0
+        magnitude, yarn = self.number("rope.scaling.attn_factor", 1.0), None
+        if kind == "yarn":
+            yarn = YarnConfig(
+                n_ctx_orig=n_ctx_orig,
+                beta_fast=self.number("rope.scaling.yarn_beta_fast", 32.0),
+                beta_slow=self.number("rope.scaling.yarn_beta_slow", 1.0),
+            )
+            magnitude *= 0.1 * math.log(max(factor, 1.0)) + 1.0
+        return replace(
+            plain,
+            scale=1.0 if kind == "none" else 1.0 / factor,
+            yarn=yarn,
+            magnitude=magnitude,
+            has_factors=True,
+            extended=n_ctx_train > n_ctx_orig,
+        )
+
+    def _layer_value(self, key: str, layer: int | None) -> int | None:
+        """Return the value of `layer` where the file has a list of them, else None."""
+        values = self._gguf.metadata.get(f"{self.architecture}.{key}")
+        if layer is None or not isinstance(values, list | np.ndarray):
+            return None
+        if layer >= len(values):
+            raise FormatError(f"The file {self._gguf.path} has no {self.architecture}.{key} for layer {layer}.")
+        return int(values[layer])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import xxhash
 
 from engine.errors import FormatError, UnsupportedError
 from engine.formats.gguf import GGUFFile
-from engine.kernels import F32, Kernels
-from engine.quants import BLOCK_FORMATS, dequantize
+from engine.kernels import F32, Kernels, Matrix
+from engine.quants import BLOCK_FORMATS, Tensor, dequantize, load_matrix
 
 LoadProgress = Callable[[int, int], None]  # bytes done, bytes in all; may raise to cancel
 
@@ -35,28 +35,57 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._left
 
-    def pop(self, name: str, *shape: int) -> F32:
-        """Return the tensor `name`, which must have `shape`.
+    def array(self, name: str, *shape: int) -> F32:
+        """Return the tensor `name`, which must have `shape`, as a dense array: norms, biases, small kernels.
 
         Raises FormatError when it is missing or has another shape.
         """
+        tensor = self._pop(name, shape)
+        return dequantize(tensor.data, tensor.type, tensor.shape, team=self._kernels.team)
+
+    def matrix(self, rows: Mapping[str, int], n_in: int) -> Matrix:
+        """Return a matrix (n_out, n_in) of the rows of several tensors: one product instead of several.
+
+        `rows` gives each tensor's number of rows. Raises FormatError as `array` does.
+        """
+        return load_matrix([self._pop(name, (n, n_in)) for name, n in rows.items()], self._kernels)
+
+    def experts(self, rows: Mapping[str, int], n_in: int, n_expert: int) -> tuple[Matrix, ...]:
+        """Return a matrix for each expert out of tensors (n_expert, n_out, n_in); see `matrix`."""
+        tensors = [self._pop(name, (n_expert, n, n_in)) for name, n in rows.items()]
+        return tuple(
+            load_matrix([tensor.part(expert) for tensor in tensors], self._kernels) for expert in range(n_expert)
+        )
+
+    def embeddings(self, n_vocab: int, n_embd: int) -> tuple[Matrix, Matrix]:
+        """Return the embeddings of the tokens and the output matrix, which is the same one where they are tied."""
+        token_embd = self.matrix({"token_embd.weight": n_vocab}, n_embd)
+        if "output.weight" not in self:
+            return token_embd, token_embd
+        return token_embd, self.matrix({"output.weight": n_vocab}, n_embd)
+
+    def skip(self, prefix: str) -> None:
+        """Leave out the tensors whose names begin with `prefix`: parts of the model that are knowingly not run here."""
+        for name in [name for name in self._left if name.startswith(prefix)]:
+            self._total -= self._left.pop(name).nbytes
+
+    def _pop(self, name: str, shape: tuple[int, ...]) -> Tensor:
         info = self._left.pop(name, None)
         if info is None:
             raise FormatError(f"The model {self._gguf.path} lacks the tensor {name}.")
-        if info.shape != shape:
+        if _without_outer_ones(info.shape) != _without_outer_ones(shape):
             raise FormatError(
                 f"The model {self._gguf.path} has the tensor {name} in the shape {info.shape} instead of {shape}."
             )
         data = self._gguf.tensor_bytes(name)
         self._digests[name] = xxhash.xxh3_128_digest(data.data)
-        weights = dequantize(data, info.type, info.shape, team=self._kernels.team)
         self._done += info.nbytes
         if self._progress is not None:
             self._progress(self._done, self._total)
-        return weights
+        return Tensor(info.type, shape, data)
 
     def finish(self) -> str:
-        """Return the fingerprint of the model: 32 hex digits over the bytes, types and shapes of all tensors.
+        """Return the fingerprint of the model: 32 hex digits over the bytes, types and shapes of the tensors used.
 
         Raises UnsupportedError when the file has tensors that nothing asked for: a model computed without
         them would be a different one.
@@ -72,3 +101,9 @@ class Weights:
             digest.update(f"{name}\0{info.type.name}\0{info.shape}\0".encode())
             digest.update(self._digests[name])
         return digest.hexdigest()
+
+
+def _without_outer_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what tells shapes apart: converters write a vector as a matrix of one row, or the other way round."""
+    first = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    return shape[first:]

@@ -1,6 +1,8 @@
 """GGUF tensor types, turned into the layouts that the kernels compute with."""
 
+from engine.quants import k_blocks, table_blocks  # their classes register themselves
 from engine.quants.blocks import BLOCK_FORMATS, BlockFormat
 from engine.quants.dequantize import dequantize
+from engine.quants.matrix import Tensor, load_matrix
 
-__all__ = ["BLOCK_FORMATS", "BlockFormat", "dequantize"]
+__all__ = ["BLOCK_FORMATS", "BlockFormat", "Tensor", "dequantize", "k_blocks", "load_matrix", "table_blocks"]

@@ -7,15 +7,21 @@ decisions need no file. Reads wait for everything written before them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
 
 from engine.memory import MemoryPart, RowChunk
-from engine.slot.records import JSON, Checkpoint, CheckpointPayload, LogEntry, RowSpan, Segment
-from engine.slot.segments import Cursor, Run, SegmentTree, TokenIds
+from engine.slot.records import JSON, Checkpoint, CheckpointPayload, Cursor, LogEntry, RowSpan, Segment
+from engine.slot.retention import MESSAGE_ENDS, CheckpointReason
+from engine.slot.segments import Run, SegmentTree, TokenIds
 from engine.slot.slot_file import SlotFile
 from engine.slot.store import Store
 
+T = TypeVar("T")
+
 _BLOB_BYTES = 4 << 20  # rows are stored in pieces of at most this size
+_BLOB_ROWS = 128  # which go only when none of their rows is needed any more
 
 
 class Archive:
@@ -25,14 +31,36 @@ class Archive:
         self._store = store
         self._model = model
 
-        def read(file: SlotFile) -> tuple[list[Segment], list[RowSpan], list[Checkpoint], int]:
-            segments = list(file.segments(model).values())
-            return segments, file.rows_index(model), file.checkpoints(model), file.next_state_id()
+        self.tree = SegmentTree()
+        self._next_id = 0
+        self._read_index()
+        self.asleep = {segment.id for segment in self.tree.segments()}  # not used since the file was opened
 
-        segments, rows, checkpoints, self._next_id = store.call(read).result()
+    def _read_index(self) -> None:
+        def read(file: SlotFile) -> tuple[list[Segment], list[RowSpan], list[Checkpoint], int]:
+            segments = list(file.segments(self._model).values())
+            return segments, file.rows_index(self._model), file.checkpoints(self._model), file.next_state_id()
+
+        segments, rows, checkpoints, next_id = self._store.call(read).result()
         self.tree = SegmentTree(segments, rows)
-        self.checkpoints = {checkpoint.id: checkpoint for checkpoint in checkpoints}
-        self.asleep = {segment.id for segment in segments}  # not used since the file was opened
+        self.checkpoints = {checkpoint.id: checkpoint for checkpoint in checkpoints if checkpoint.nbytes}
+        self.given_up = {checkpoint.id: checkpoint for checkpoint in checkpoints if not checkpoint.nbytes}
+        self._next_id = max(self._next_id, next_id)
+
+    def resume(self) -> None:
+        """Go on after writes failed: forget rows and checkpoints that are not stored, store segments again."""
+        known = list(self.tree.segments())
+        self._read_index()
+        stored = {segment.id for segment in self.tree.segments()}
+        for segment in known:
+            if segment.id not in stored:
+                self._put_segment(segment)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored rows and checkpoints."""
+        rows = sum(span.nbytes for span in self.tree.spans())
+        return rows + sum(checkpoint.nbytes for checkpoint in self.checkpoints.values())
 
     def add_segment(self, after: Cursor, token_ids: TokenIds) -> Cursor:
         """Store the run of ids that was evaluated after a cursor; return the cursor behind it."""
@@ -40,13 +68,16 @@ class Archive:
         segment = Segment.follow(
             self._new_id(), model=self._model, parent=parent, length=after.length, token_ids=token_ids
         )
-        self.tree.add(segment)
-        self._store.post(lambda file: file.put_segment(segment), nbytes=token_ids.nbytes)
+        self._put_segment(segment)
         return Cursor(segment.id, len(token_ids))
+
+    def _put_segment(self, segment: Segment) -> None:
+        self.tree.add(segment)
+        self._store.post(lambda file: file.put_segment(segment), nbytes=segment.token_ids.nbytes)
 
     def add_rows(self, path: list[Run], part: MemoryPart, lo: int, hi: int) -> None:
         """Store those of the part's rows lo .. hi - 1 along a path that are not stored yet."""
-        step = max(1, _BLOB_BYTES // part.row_nbytes)
+        step = max(1, min(_BLOB_ROWS, _BLOB_BYTES // part.row_nbytes))
         for run in path:
             for start, stop in self.tree.gaps([run], part.kind, lo, hi):
                 for piece in range(start, stop, step):
@@ -58,7 +89,9 @@ class Archive:
         self.tree.add_rows(span)
         self._store.post(lambda file: file.put_rows(span, chunk.data), nbytes=span.nbytes)
 
-    def add_checkpoint(self, at: Cursor, payload: CheckpointPayload, *, message: int | None, reason: str) -> None:
+    def add_checkpoint(
+        self, at: Cursor, payload: CheckpointPayload, *, message: int | None, reason: CheckpointReason
+    ) -> None:
         """Store a checkpoint; the rows that it refers to are stored already."""
         assert at.segment is not None
         checkpoint = Checkpoint(
@@ -69,16 +102,36 @@ class Archive:
             reason=reason,
             created=time.time(),
             has_states=payload.states is not None,
+            nbytes=payload.nbytes,
         )
+        for place in [c for c in self.given_up.values() if c.cursor == at]:
+            del self.given_up[place.id]
+            self._post(SlotFile.delete_checkpoint, place.id)
         self.checkpoints[checkpoint.id] = checkpoint
-        nbytes = payload.hidden.nbytes + len(payload.states or b"")
-        self._store.post(lambda file: file.put_checkpoint(checkpoint, payload), nbytes=nbytes)
-        self.log("checkpoint", n_tokens=self.tree.n_tokens(at), reason=reason, nbytes=nbytes)
+        self._store.post(lambda file: file.put_checkpoint(checkpoint, payload), nbytes=payload.nbytes)
+        self.log("checkpoint", n_tokens=self.tree.n_tokens(at), reason=reason, nbytes=payload.nbytes)
+
+    def drop_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Delete what a checkpoint keeps; where a message ended stays known."""
+        del self.checkpoints[checkpoint.id]
+        if checkpoint.reason in MESSAGE_ENDS:
+            self.given_up[checkpoint.id] = replace(checkpoint, has_states=False, nbytes=0)
+            self._post(SlotFile.empty_checkpoint, checkpoint)
+        else:
+            self._post(SlotFile.delete_checkpoint, checkpoint.id)
+
+    def drop_rows(self, span: RowSpan) -> None:
+        """Delete a span of rows."""
+        self.tree.remove_rows(span)
+        self._post(SlotFile.delete_rows, span.id)
+
+    def shrink(self) -> None:
+        """Have the file give back the space of what was deleted, when it comes to it."""
+        self._store.call(SlotFile.shrink)
 
     def log(self, event: str, **detail: JSON) -> None:
         """Note what happened to the state in the conversation's log."""
-        entry = LogEntry(time.time(), event, detail)
-        self._store.post(lambda file: file.append_log(entry), nbytes=1)
+        self._post(SlotFile.append_log, LogEntry(time.time(), event, detail))
 
     def read_checkpoint(self, checkpoint: Checkpoint) -> CheckpointPayload | None:
         """Read a checkpoint's payload; None when it is damaged."""
@@ -106,6 +159,9 @@ class Archive:
             for part in parts:
                 for span in self.tree.rows(run, part, run.start, run.end):
                     self.tree.remove_rows(span)
+
+    def _post(self, change: Callable[[SlotFile, T], None], argument: T) -> None:
+        self._store.post(lambda file: change(file, argument), nbytes=1)
 
     def _new_id(self) -> int:
         self._next_id += 1

@@ -59,9 +59,10 @@ class Connection:
     Raises `SlotFileError` (`SlotBusyError`, `DamagedError`) and nothing else.
     """
 
-    def __init__(self, path: Path | None, *, read_only: bool = False, salvage: bool = False) -> None:
+    def __init__(self, path: Path | None, *, read_only: bool = False, salvage: bool = False, wait: bool = True) -> None:
         """Open `path`, None for memory; an empty file is set up as a new one unless `read_only`.
 
+        With `wait`, a file that is open elsewhere is waited for a little.
         With `salvage` (and `read_only`) a file that is cut short is opened as far as it goes.
         """
         self.path = path
@@ -74,7 +75,7 @@ class Connection:
             if not read_only:
                 _check_access(path)
             target = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}" if path else ":memory:"
-            self._sqlite = sqlite3.connect(target, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._sqlite = sqlite3.connect(target, uri=True, timeout=_BUSY_SECONDS * wait, isolation_level=None)
         try:
             self._configure(read_only=read_only, salvage=salvage)
             self._check_layout()
@@ -195,7 +196,7 @@ class Connection:
             raise DamagedError(f"{self.name} is damaged: its head contradicts itself.")
         if version < 1:
             raise DamagedError(f"{self.name} is damaged: its layout has no number.")
-        if version < newest:
+        if version < newest and self.writable:
             self._upgrade(version)
 
     def _upgrade(self, version: int) -> None:

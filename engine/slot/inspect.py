@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.slot.records import Model
+from engine.slot.records import Checkpoint, Model, Segment
+from engine.slot.segments import SegmentTree
 from engine.slot.slot_file import SlotFile
 
 
@@ -56,13 +58,18 @@ def render(summary: dict[str, Any]) -> str:
             f"  rows         {rows['tokens']} {part}, {_megabytes(rows['bytes'])}"
             for part, rows in model["rows"].items()
         ]
-        lines.append(f"  checkpoints  {model['checkpoints']}")
+        kept = model["checkpoint_bytes"]
+        lines.append(
+            f"  checkpoints  {model['checkpoints']}, {_megabytes(kept['stored'])} with their windows; "
+            f"{_megabytes(kept['separate'])} as separate copies"
+        )
     lines += [f"{name:<12} {_megabytes(nbytes)}" for name, nbytes in sizes.items()]
     return "\n".join([*lines, *summary["damage"], *summary["state_damage"]])
 
 
 def _model(slot_file: SlotFile, model: Model) -> dict[str, Any]:
     segments = slot_file.segments(model.id)
+    checkpoints = [checkpoint for checkpoint in slot_file.checkpoints(model.id) if checkpoint.nbytes]
     rows: dict[str, Counter[str]] = {}
     for span in slot_file.rows_index(model.id):
         counts = {"spans": 1, "tokens": span.hi - span.lo, "bytes": span.nbytes}
@@ -76,8 +83,28 @@ def _model(slot_file: SlotFile, model: Model) -> dict[str, Any]:
         "segments": len(segments),
         "tokens": sum(len(segment.token_ids) for segment in segments.values()),
         "rows": {part: dict(counts) for part, counts in rows.items()},
-        "checkpoints": len(slot_file.checkpoints(model.id)),
+        "checkpoints": len(checkpoints),
+        "checkpoint_bytes": _checkpoint_nbytes(model, segments, checkpoints, rows.get("sliding_window")),
     }
+
+
+def _checkpoint_nbytes(
+    model: Model, segments: Mapping[int, Segment], checkpoints: Sequence[Checkpoint], rows: Mapping[str, int] | None
+) -> dict[str, int]:
+    """Return what checkpoints take with the rows of their sliding windows, and would take if each had its own."""
+    payload = sum(checkpoint.nbytes for checkpoint in checkpoints)
+    stored = separate = payload
+    if rows:
+        tree, n_swa = SegmentTree(segments.values()), _n_swa(model)
+        row_nbytes = rows["bytes"] // rows["tokens"]
+        stored += rows["bytes"]
+        separate += row_nbytes * sum(min(n_swa, tree.n_tokens(checkpoint.cursor)) for checkpoint in checkpoints)
+    return {"stored": stored, "separate": separate}
+
+
+def _n_swa(model: Model) -> int:
+    layers: Any = model.config.get("layers", [])
+    return max((need.get("n_swa") or 0 for needs in layers for need in needs), default=0)
 
 
 def _megabytes(nbytes: int) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from engine.slot.retention import CheckpointReason
+
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 TokenIds: TypeAlias = NDArray[np.int32]
 FinishReason: TypeAlias = Literal["pending", "stop", "length", "cancelled", "failed", "interrupted"]
@@ -95,6 +97,14 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Cursor:
+    """A place in the tree of segments: behind the first `length` ids of a segment; behind nothing at all for None."""
+
+    segment: int | None
+    length: int
+
+
+@dataclass(frozen=True)
 class RowSpan:
     """Memory rows of `part` for the own ids lo .. hi - 1 of a segment: `nbytes` that only the memory can read."""
 
@@ -109,15 +119,24 @@ class RowSpan:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A context checkpoint after `length` own ids of a segment; its payload is read on demand."""
+    """A context checkpoint after `length` own ids of a segment; its payload, of `nbytes`, is read on demand.
+
+    One without any bytes was given up: it tells where a message ended.
+    """
 
     id: int
     segment: int
     length: int
     message: int | None
-    reason: str
+    reason: CheckpointReason
     created: float
     has_states: bool
+    nbytes: int
+
+    @property
+    def cursor(self) -> Cursor:
+        """Its place."""
+        return Cursor(self.segment, self.length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +147,18 @@ class CheckpointPayload:
     next_tokens: bytes
     states: bytes | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it."""
+        return self.hidden.nbytes + len(self.next_tokens) + len(self.states or b"")
+
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a reply cost: `cache_n` tokens reused (from which source), `prompt_n` evaluated (why not less)."""
+    """What a reply cost: `cache_n` tokens reused (from which source), `prompt_n` evaluated (why not less).
+
+    `donor` names the slot file of the conversation from which some of them were taken, None if they are its own.
+    """
 
     message: int
     model: int
@@ -144,6 +171,7 @@ class Receipt:
     predicted_ms: float
     kernels: str
     created: float
+    donor: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """What of a prompt is already known: the decision, without a tensor in sight.
 
-The longest common prefix of the prompt and each stored branch says what could be reused. Memory that can be cut
-back to any length returns exactly there. Other memory returns to the newest checkpoint at or before it, or to
-where the live slot stands. To sample without evaluating anything, the final hidden state at the prompt's end
-must be known as well: it belongs to the checkpoint there, or to the live slot.
+The longest common prefix of the prompt and each stored branch says what could be reused. Memory without a state
+beside its rows returns to the last place before which all the rows that it needs are stored: exactly there, if it can
+be cut back to any length. Other memory returns to the newest checkpoint, or to where the live slot stands. To sample
+without evaluating anything, the final hidden state at the prompt's end must be known as well: it belongs to the
+checkpoint there, or to the live slot.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.slot.records import Checkpoint
-from engine.slot.segments import ROOT, Cursor, Run, SegmentTree, TokenIds
+from engine.slot.records import Checkpoint, Cursor
+from engine.slot.segments import ROOT, Run, SegmentTree, TokenIds
 
 Source = Literal["cold", "live", "restored"]
 Reason = Literal[
@@ -72,6 +73,7 @@ class ReusePlanner:
     checkpoints: Iterable[Checkpoint]
     needed_rows: NeededRows
     rewindable: bool
+    stateless: bool  # whether the memory has nothing but rows
 
     def plan(self, prompt: TokenIds, live: Live) -> Reuse:
         """Return what to reuse of `prompt`. Its reason compares with what was seen, not with what was wished."""
@@ -96,16 +98,16 @@ class ReusePlanner:
         best = ROOT
         if is_usable(live.cursor, has_hidden=live.has_hidden):
             best = live.cursor
-        kept = {Cursor(c.segment, c.length) for c in self.checkpoints}
+        kept = {checkpoint.cursor for checkpoint in self.checkpoints}
         for cursor in sorted((c for c in kept if is_usable(c, has_hidden=True)), key=self._n, reverse=True):
             if self._n(cursor) <= self._n(best):
                 break
             if self._restorable(path, self._n(cursor)):
                 best = cursor
                 break
-        if self.rewindable:
+        if self.stateless:
             n = min(self._n(match), n_prompt - 1)
-            n = max(min(n, self._shared(path, live)), self._rows_until(path, n))
+            n = max(min(n, self._shared(path, live)) if self.rewindable else 0, self._restorable_until(path, n))
             if n > self._n(best):
                 best = self.tree.back_to(match, n)
         return best
@@ -127,11 +129,14 @@ class ReusePlanner:
     def _restorable(self, path: list[Run], n: int) -> bool:
         return all(self.tree.first_gap(path, part, lo, n) == n for part, lo in self.needed_rows(n))
 
-    def _rows_until(self, path: list[Run], n: int) -> int:
-        return min((self.tree.first_gap(path, part, 0, n) for part, _ in self.needed_rows(n)), default=n)
+    def _restorable_until(self, path: list[Run], n: int) -> int:
+        """Return the last place at or before n from whose stored rows one can go on."""
+        while gaps := [gap for part, lo in self.needed_rows(n) for gap in self.tree.gaps(path, part, lo, n)[-1:]]:
+            n = min(start for start, _ in gaps)
+        return n
 
     def _checkpoint_at(self, cursor: Cursor) -> Checkpoint | None:
-        here = (c for c in self.checkpoints if (c.segment, c.length) == (cursor.segment, cursor.length))
+        here = (checkpoint for checkpoint in self.checkpoints if checkpoint.cursor == cursor)
         return max(here, key=lambda c: c.id, default=None)
 
     def _reason(self, prompt: TokenIds, matches: list[Cursor], n: int, n_common: int) -> Reason:

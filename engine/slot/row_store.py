@@ -85,7 +85,8 @@ class RowStore:
         names = self._columns[table]
         columns = ", ".join(f'"{name}"' for name in names)
         for found in self._connection.query(f'SELECT id, {columns} FROM "{table}" {clause}', parameters):
-            values = dict(zip(names, found[1:], strict=True))
+            # a file of an earlier layout, opened for reading only, has no values for some columns
+            values = dict.fromkeys(TABLES[table].columns) | dict(zip(names, found[1:], strict=True))
             intact = TABLES[table].has_valid_types(values) and checksum(table, values) == values.get("xxh3")
             yield Row(found[0], values, intact)
 

@@ -147,6 +147,7 @@ TABLES = {
                 "predicted_ms": "REAL NOT NULL",
                 "kernels": "TEXT NOT NULL",
                 "created": "REAL NOT NULL",
+                "donor": "TEXT",
             },
         ),
         Table("log", {"created": "REAL NOT NULL", "event": "TEXT NOT NULL", "detail": "TEXT NOT NULL"}),
@@ -155,7 +156,9 @@ TABLES = {
 
 # UPGRADES[n] takes a file of layout n + 1 to n + 2, inside a transaction. A column added without a default leaves
 # the checksums of existing rows valid, because NULL columns are not part of them.
-UPGRADES: tuple[Callable[[sqlite3.Connection], object], ...] = ()
+UPGRADES: tuple[Callable[[sqlite3.Connection], object], ...] = (
+    lambda connection: connection.execute("ALTER TABLE receipt ADD COLUMN donor TEXT"),
+)
 
 
 def layout_version() -> int:

@@ -6,23 +6,15 @@ Pure bookkeeping: token ids and which of their rows are stored; no tensors, no f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.slot.records import RowSpan, Segment
+from engine.slot.records import Cursor, RowSpan, Segment
 
 TokenIds = NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Cursor:
-    """A place in the tree: behind the first `length` ids of a segment; behind nothing at all for None."""
-
-    segment: int | None
-    length: int
 
 
 ROOT = Cursor(None, 0)
@@ -79,6 +71,14 @@ class SegmentTree:
         lo, hi = max(lo, run.start) - run.start, min(hi, run.end) - run.start
         return [span for span in self._rows.get((run.segment.id, part), ()) if span.lo < hi and span.hi > lo]
 
+    def spans(self) -> list[RowSpan]:
+        """Return all stored spans."""
+        return [span for spans in self._rows.values() for span in spans]
+
+    def segments(self) -> Iterable[Segment]:
+        """Return all segments, parents before children."""
+        return self._segments.values()
+
     def segment(self, id: int) -> Segment:
         """Return the segment with this id."""
         return self._segments[id]
@@ -91,17 +91,22 @@ class SegmentTree:
         """Whether nothing was seen behind a cursor on its own segment, nor on one that goes on from there."""
         if cursor.segment is None:
             return not self._children[None]
-        segment = self._segments[cursor.segment]
-        return cursor.length == len(segment.token_ids) and not self._children[segment.id]
+        return self.is_end(cursor) and not self._children[cursor.segment]
+
+    def is_end(self, cursor: Cursor) -> bool:
+        """Whether a cursor stands at the end of its segment."""
+        return cursor.segment is not None and cursor.length == len(self._segments[cursor.segment].token_ids)
 
     def path(self, cursor: Cursor) -> list[Run]:
         """Return the runs from the root to a cursor."""
-        runs = []
+        return list(self.runs_up(cursor))[::-1]
+
+    def runs_up(self, cursor: Cursor) -> Iterator[Run]:
+        """Yield the runs from a cursor back to the root."""
         while cursor.segment is not None:
             segment = self._segments[cursor.segment]
-            runs.append(Run(segment, self._starts[segment.id], cursor.length))
+            yield Run(segment, self._starts[segment.id], cursor.length)
             cursor = Cursor(segment.parent, segment.parent_length)
-        return runs[::-1]
 
     def token_ids(self, cursor: Cursor) -> TokenIds:
         """Return the ids from the root to a cursor, int32."""

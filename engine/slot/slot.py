@@ -17,22 +17,29 @@ from engine.memory import Memory
 from engine.models import Model
 from engine.slot.archive import Archive
 from engine.slot.next_tokens import NextTokens
+from engine.slot.pruning import prune
 from engine.slot.records import Checkpoint, CheckpointPayload
+from engine.slot.retention import CheckpointReason
 from engine.slot.reuse import Live, Reason, Reuse, ReusePlanner, Source
 from engine.slot.segments import ROOT, TokenIds
 
 F32 = NDArray[np.float32]
 
+_LAST_WORDS = 128  # tokens before a checkpoint to which rows alone should suffice to return
 _SEGMENT_TOKENS = 64  # evaluated tokens that may wait until they become a segment
 
 
 class Slot:
     """Evaluates tokens for one conversation, and knows where it can go on without evaluating again."""
 
-    def __init__(self, model: Model, archive: Archive, *, kv_type: DTypeLike = np.float16) -> None:
+    def __init__(
+        self, model: Model, archive: Archive, *, kv_type: DTypeLike = np.float16, disk_budget: int | None = None
+    ) -> None:
+        """Begin with an empty memory; the archive is kept within `disk_budget` bytes."""
         self._model = model
         self._archive = archive
         self._kv_type = kv_type
+        self._disk_budget = disk_budget
         self._memory = model.new_memory(kv_type)
         self._cursor = ROOT
         self._pending: list[int] = []  # evaluated since the last segment
@@ -50,6 +57,14 @@ class Slot:
         return self._memory
 
     @property
+    def state_nbytes(self) -> int:
+        """Bytes that a restore of the present state reads."""
+        n = self.n_tokens
+        rows = sum(part.row_nbytes * (n - part.first_row(n)) for part in self._memory.parts)
+        here = (c.nbytes for c in self._archive.checkpoints.values() if c.cursor == self._cursor)
+        return rows + max(here, default=0)
+
+    @property
     def hidden(self) -> F32 | None:
         """Final hidden state of the last token, shape (1, n_embd), where it is known."""
         return self._hidden
@@ -58,15 +73,19 @@ class Slot:
         """Give the reason to state should the next turn reuse less than the `n_seen` tokens that were seen before."""
         self._loss = (reason, n_seen)
 
-    def plan(self, prompt: TokenIds) -> Reuse:
-        """Return how much of `prompt` (ids) is known, without going there."""
+    def plan(self, prompt: TokenIds, donor: Archive | None = None) -> Reuse:
+        """Return how much of `prompt` (ids) is known here, or in another conversation, without going there."""
         self._flush()
+        archive = donor or self._archive
         planner = ReusePlanner(
-            tree=self._archive.tree,
-            checkpoints=list(self._archive.checkpoints.values()),
+            tree=archive.tree,
+            checkpoints=list(archive.checkpoints.values()),
             needed_rows=lambda n: [(p.kind, p.first_row(n)) for p in self._memory.parts if p.row_nbytes],
             rewindable=self._memory.rewindable,
+            stateless=all(part.row_nbytes for part in self._memory.parts),
         )
+        if donor is not None:
+            return planner.plan(prompt, Live(ROOT, 0, has_hidden=False))
         reuse = planner.plan(prompt, Live(self._cursor, self.n_tokens, self._hidden is not None))
         if self._loss and reuse.n < self._loss[1]:
             return replace(reuse, reason=self._loss[0])
@@ -92,6 +111,30 @@ class Slot:
             return False
         return True
 
+    def log_sleep(self, reason: str) -> None:
+        """Note in the log that the live state is let go of."""
+        self._archive.log("sleep", n_tokens=self.n_tokens, nbytes=self._memory.nbytes, reason=reason)
+
+    def adopt(self, donor: Archive, reuse: Reuse, *, name: str) -> bool:
+        """Take a place of another conversation into this one, as `plan` found it there, and go there.
+
+        Returns False, and changes nothing, when the donor turns out to be damaged there.
+        """
+        if not self._load(donor, reuse):
+            return False
+        token_ids = donor.tree.token_ids(reuse.cursor)
+        known = max(self._archive.tree.matches(token_ids), key=self._archive.tree.n_tokens, default=ROOT)
+        n_known = self._archive.tree.n_tokens(known)
+        self._cursor = self._archive.add_segment(known, token_ids[n_known:]) if n_known < reuse.n else known
+        path = self._archive.tree.path(self._cursor)
+        self._archive.asleep.add(path[-1].segment.id)
+        for part in self._memory.parts:
+            if part.row_nbytes:
+                self._archive.add_rows(path, part, part.first_row(reuse.n), reuse.n)
+        self.checkpoint(message=None, reason="shared")
+        self._archive.log("donation", n_tokens=reuse.n, nbytes=self.state_nbytes, reason="shared", donor=name)
+        return True
+
     def mark_live(self, reuse: Reuse) -> None:
         """Note that a turn went on from a place: its state counts as this process's own from now on."""
         self._archive.asleep -= {run.segment.id for run in self._archive.tree.path(reuse.cursor)}
@@ -109,19 +152,36 @@ class Slot:
             self._flush()
         return self._hidden
 
-    def checkpoint(self, *, message: int | None, reason: str) -> None:
-        """Take a context checkpoint at the present length; does nothing where there is one already."""
+    def checkpoint(self, *, message: int | None, reason: CheckpointReason) -> None:
+        """Take a context checkpoint at the present length, and drop what exceeds the budget then.
+
+        Does nothing where there is one already.
+        """
         self._flush()
-        here = (self._cursor.segment, self._cursor.length)
-        if self._hidden is None or here in {(c.segment, c.length) for c in self._archive.checkpoints.values()}:
+        if self._hidden is None or self._cursor in {c.cursor for c in self._archive.checkpoints.values()}:
             return
         path = self._archive.tree.path(self._cursor)
         for part in self._memory.parts:
             if part.row_nbytes:
-                self._archive.add_rows(path, part, part.first_row(self.n_tokens), self.n_tokens)
+                lo = part.first_row(max(0, self.n_tokens - _LAST_WORDS))
+                lo = lo if part.has_rows(lo, self.n_tokens) else part.first_row(self.n_tokens)
+                self._archive.add_rows(path, part, lo, self.n_tokens)
         next_tokens = NextTokens.of(self._model.logits(self._hidden)[0], kernels=self._model.kernels.identity)
         payload = CheckpointPayload(self._hidden[0], next_tokens.to_bytes(), self._memory.checkpoint())
         self._archive.add_checkpoint(self._cursor, payload, message=message, reason=reason)
+        if self._disk_budget is not None:
+            parts, rewindable = self._memory.parts, self._memory.rewindable
+            prune(self._archive, parts, live=self._cursor, budget=self._disk_budget, rewindable=rewindable)
+
+    def resume(self) -> None:
+        """Store what is live once more, after writes failed."""
+        self._flush()
+        self._archive.resume()
+        path = self._archive.tree.path(self._cursor)
+        for part in self._memory.parts:
+            if part.rewindable:
+                self._archive.add_rows(path, part, 0, self.n_tokens)
+        self.checkpoint(message=None, reason="retry")
 
     def _flush(self) -> None:
         """Make a segment of the tokens evaluated since the last one; store the rows of rewindable parts."""
@@ -144,7 +204,7 @@ class Slot:
         if self._memory.reuse_point(reuse.n) != reuse.n:
             return False
         hidden = None
-        if reuse.checkpoint and (hidden := self._read_hidden(reuse.checkpoint)[0]) is None:
+        if reuse.checkpoint and (hidden := self._read_hidden(self._archive, reuse.checkpoint)[0]) is None:
             return False
         self._memory.rewind(reuse.n)
         self._cursor, self._hidden = reuse.cursor, hidden
@@ -152,29 +212,37 @@ class Slot:
 
     def _restore(self, reuse: Reuse) -> bool:
         """Read the place's rows and state into a new memory, which takes the old one's place if all is well."""
+        if not self._load(self._archive, reuse):
+            return False
+        self._cursor = reuse.cursor
+        self._archive.log(
+            "restore", n_tokens=reuse.n, n_common=reuse.n_common, nbytes=self.state_nbytes, reason=reuse.reason
+        )
+        return True
+
+    def _load(self, archive: Archive, reuse: Reuse) -> bool:
+        """Make the memory hold what an archive has of a place; leave it as it is where something is wrong there."""
         memory = self._model.new_memory(self._kv_type)
-        path = self._archive.tree.path(reuse.cursor)
+        path = archive.tree.path(reuse.cursor)
         hidden = state = None
         if reuse.checkpoint:
-            hidden, state = self._read_hidden(reuse.checkpoint)
+            hidden, state = self._read_hidden(archive, reuse.checkpoint)
             if hidden is None:
                 return False
         rows = {
-            part.kind: self._archive.read_rows(path, part.kind, part.first_row(reuse.n), reuse.n)
-            for part in memory.parts
+            part.kind: archive.read_rows(path, part.kind, part.first_row(reuse.n), reuse.n) for part in memory.parts
         }
         try:
             memory.restore(reuse.n, rows, state)
         except (DormouseError, ValueError):
             return False
-        self._memory, self._cursor, self._hidden = memory, reuse.cursor, hidden
-        self._archive.log("restore", n_tokens=reuse.n, n_common=reuse.n_common)
+        self._memory, self._hidden = memory, hidden
         return True
 
-    def _read_hidden(self, checkpoint: Checkpoint) -> tuple[F32 | None, bytes | None]:
+    def _read_hidden(self, archive: Archive, checkpoint: Checkpoint) -> tuple[F32 | None, bytes | None]:
         """Return a checkpoint's hidden state (1, n_embd) and memory state; None for one that fails its self-test."""
         try:
-            payload = self._archive.read_checkpoint(checkpoint)
+            payload = archive.read_checkpoint(checkpoint)
             if payload is None:
                 return None, None
             hidden = payload.hidden.reshape(1, self._model.config.n_embd)

@@ -48,15 +48,17 @@ class SlotFile(TranscriptTables, StateTables):
             raise
 
     @classmethod
-    def open(cls, path: Path | str, *, read_only: bool = False) -> Self:
+    def open(cls, path: Path | str, *, read_only: bool = False, wait: bool = True) -> Self:
         """Open a slot file. Replies that a crash left pending are settled unless `read_only`.
+
+        With `wait`, a file that is open elsewhere is waited for a little.
 
         An empty file, which a crash during `create` leaves, becomes a new conversation. What a crash left unfinished
         is taken back, also where the file is only to be read, if it may be written.
         """
         path = Path(path)
         try:
-            connection = Connection(path, read_only=read_only)
+            connection = Connection(path, read_only=read_only, wait=wait)
         except UnfinishedError as unfinished:
             connection = _finish(path, unfinished)
         except DamagedError:

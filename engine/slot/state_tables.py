@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from engine.slot import mapping
 from engine.slot.failures import DamagedError
 from engine.slot.records import Checkpoint, CheckpointPayload, Model, RowSpan, Segment
@@ -65,7 +67,7 @@ class StateTables(Tables):
         self._rows.delete("rows", id)
 
     def checkpoints(self, model: int) -> list[Checkpoint]:
-        """Return the checkpoints on a model's segments, oldest first."""
+        """Return the checkpoints on a model's segments, those given up as well, oldest first."""
         segments = self._all_segments()
         checkpoints = self._records("checkpoint", lambda values: mapping.checkpoint_from(values, segments))
         return [checkpoint for checkpoint in checkpoints if segments[checkpoint.segment].model == model]
@@ -77,13 +79,22 @@ class StateTables(Tables):
 
     def put_checkpoint(self, checkpoint: Checkpoint, payload: CheckpointPayload) -> None:
         """Store a checkpoint."""
-        columns = mapping.payload_values(payload)
-        nbytes = sum(len(column) for column in columns.values() if isinstance(column, bytes))
-        self._rows.insert("checkpoint", {**vars(checkpoint), "nbytes": nbytes}, payload=columns)
+        self._rows.insert("checkpoint", vars(checkpoint), payload=mapping.payload_values(payload))
+
+    def empty_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Give up what a checkpoint keeps, but not where it is; the space is used again."""
+        empty = CheckpointPayload(np.empty(0, np.float32), b"")
+        with self.transaction():
+            self.delete_checkpoint(checkpoint.id)
+            self.put_checkpoint(replace(checkpoint, has_states=False, nbytes=0), empty)
 
     def delete_checkpoint(self, id: int) -> None:
         """Delete a checkpoint; the space is used again."""
         self._rows.delete("checkpoint", id)
+
+    def shrink(self) -> None:
+        """Give unused space back to the file system."""
+        self._connection.shrink()
 
     def drop_state(self, model: int | None = None) -> None:
         """Delete the state of one model, or of all, and give its space back; the transcript stays.

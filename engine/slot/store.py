@@ -62,7 +62,7 @@ class Store:
 
     @property
     def failure(self) -> DormouseError | None:
-        """Why posted writes are given up since, None while they work."""
+        """Why posted writes are given up, None while they work."""
         return self._failure
 
     @property
@@ -87,10 +87,18 @@ class Store:
     def post(self, run: Callable[[SlotFile], object], *, nbytes: int) -> None:
         """Have `run(slot_file)` write `nbytes` of state, several such in one transaction; wait only for room.
 
-        The first failure goes to `on_error`; what is posted afterwards is given up, because state that builds on
-        missing state is of no use. Raises `SlotFileError` if the store is closed.
+        The first failure goes to `on_error`; what is posted afterwards is given up until `retry`, because state that
+        builds on missing state is of no use. Raises `SlotFileError` if the store is closed.
         """
         self._put(_Job(run, nbytes))
+
+    def retry(self) -> None:
+        """Try posted writes again from now on; what was given up meanwhile is missing."""
+
+        def forget(_: SlotFile) -> None:
+            self._failure = None
+
+        self.call(forget).result()
 
     def move(self, path: Path) -> Future[None]:
         """Write a whole copy of the file to `path`, replacing what is there, and go on in that.

@@ -1,9 +1,12 @@
-"""Byte-level BPE vocabularies, on the tokenizers library."""
+"""BPE vocabularies, of bytes or of characters, on the tokenizers library."""
+
+import re
+from collections.abc import Mapping, Sequence
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from engine.tokenizer.pretokenizers import PRE_TOKENIZERS
-from engine.tokenizer.vocabulary import Vocabulary
+from engine.tokenizer.vocabulary import SPACE, Vocabulary
 
 
 class BPEEncoder:
@@ -19,15 +22,8 @@ class BPEEncoder:
         # Letters that the vocabulary lacks give no token, but they must keep their neighbors from merging.
         self._n_tokens = len(vocabulary.tokens)
         lacking = [letter for letter in self._bytes if letter not in vocabulary.ids]
-        try:
-            model = models.BPE(
-                vocab={**vocabulary.ids, **{letter: self._n_tokens + i for i, letter in enumerate(lacking)}},
-                merges=[_pair(merge) for merge in vocabulary.merges],
-                ignore_merges=pre.ignore_merges,
-            )
-        except Exception as error:  # the library knows no narrower type
-            raise ValueError(f"its merges don't fit its vocabulary ({error})") from error
-        self._tokenizer = Tokenizer(model)
+        ids = {**vocabulary.ids, **{letter: self._n_tokens + i for i, letter in enumerate(lacking)}}
+        self._tokenizer = Tokenizer(_model(ids, vocabulary.merges, ignore_merges=pre.ignore_merges))
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 *(pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in pre.patterns),
@@ -43,6 +39,48 @@ class BPEEncoder:
     def spell(self, token: str) -> bytes:
         """Return the bytes that a normal token stands for; what is no letter of the alphabet stands for itself."""
         return b"".join(self._bytes.get(letter) or letter.encode() for letter in token)
+
+
+class RawBPEEncoder:
+    """Turn text into the token ids of a BPE vocabulary of characters, with `▁` for a space, as Gemma 4's.
+
+    Raises:
+        ValueError: the merges don't fit the tokens.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        pre = PRE_TOKENIZERS[vocabulary.pre]
+        self._newlines = {
+            token: i for token, i in vocabulary.ids.items() if pre.whole_newlines and not token.strip("\n")
+        }
+        self._tokenizer = Tokenizer(_model(vocabulary.ids, vocabulary.merges, byte_fallback=True))
+        self._pieces = re.compile("|".join(pre.patterns))
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text, special tokens not parsed."""
+        ids: list[int] = []
+        for piece in self._pieces.findall(text.replace(" ", SPACE)):
+            if piece in self._newlines:
+                ids.append(self._newlines[piece])
+            else:
+                ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
+        return ids
+
+    def spell(self, token: str) -> bytes:
+        """Return the bytes that a normal token stands for."""
+        return token.replace(SPACE, " ").encode()
+
+
+def bpe_encoder(vocabulary: Vocabulary) -> BPEEncoder | RawBPEEncoder:
+    """Return the encoder for the alphabet that the pre-tokenizer goes with; raises ValueError as the encoders do."""
+    return (BPEEncoder if PRE_TOKENIZERS[vocabulary.pre].byte_level else RawBPEEncoder)(vocabulary)
+
+
+def _model(ids: Mapping[str, int], merges: Sequence[str], **options: bool) -> models.BPE:
+    try:
+        return models.BPE(vocab=dict(ids), merges=[_pair(merge) for merge in merges], **options)
+    except Exception as error:  # the library knows no narrower type
+        raise ValueError(f"its merges don't fit its vocabulary ({error})") from error
 
 
 def _pair(merge: str) -> tuple[str, str]:

@@ -28,6 +28,10 @@ FALLBACK = """\
 """
 
 
+# A model that was not taught ChatML has no tokens for its marks, but may spell them.
+_FALLBACK_MARKS = ("<|im_end|>", "<|im_start|>")
+
+
 class ChatTemplateError(DormouseError):
     """A chat template can't be used, or refuses a conversation."""
 
@@ -38,6 +42,7 @@ class ChatTemplate:
     Attributes:
         source: its text.
         is_fallback: the model has none, and this is `FALLBACK`: replies may be poor.
+        stop_texts: texts that end a reply, should they come out of the model's normal tokens.
         digest: xxh3-128, in hexadecimal, of all that shapes what it writes.
 
     Raises:
@@ -47,6 +52,7 @@ class ChatTemplate:
     def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
         self.source = FALLBACK if source is None else source
         self.is_fallback = source is None
+        self.stop_texts = _FALLBACK_MARKS if source is None else ()
         self._names = {"bos_token": bos_token, "eos_token": eos_token, "tools": None, "documents": None}
         self.digest = xxhash.xxh3_128_hexdigest(repr((self.source, bos_token, eos_token)).encode())
         try:

@@ -7,6 +7,9 @@ from typing import Any, NoReturn
 
 import jinja2
 from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -18,13 +21,24 @@ class RefusedError(jinja2.TemplateError):
     """A template called `raise_exception`."""
 
 
+class GenerationBlock(Extension):
+    """`{% generation %} … {% endgeneration %}`: marks what the model says, for training; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - declared so by the base class
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """Return the body of the block."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """An environment with the filters, extensions and white space rules of the transformers library."""
 
     intercepted_binops = frozenset({"*", "**"})
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock])
         self.filters["tojson"] = _to_json
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:

@@ -23,6 +23,13 @@ _ENDING_TEXTS = (
     f"{_TEXTS['eot']} {_TEXTS['eom']} <|return|> <|call|> <|flush|> <|calls|> </s> [EOS] <eos> <turn|> "
     "<|tool_response> [e~["
 )
+# (texts, text): where a vocabulary has all these texts, that one ends a part of a reply, or nothing, but not the reply
+_CONTINUING = (
+    ("<|return|> <|call|>", "<|end|>"),  # gpt-oss
+    ("<|call|> <|flush|>", "<|end|>"),
+    ("<|calls|> <|flush|>", "<|end|>"),  # Solar Open
+    ("<|tool_response>", "</s>"),  # Gemma 4
+)
 _ENDING_KINDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
@@ -63,14 +70,15 @@ def find_special_tokens(gguf: GGUFFile, ids: Mapping[str, int], *, defaults: Map
     }
     by_kind = declared | found
     endings: set[int | None] = {ids[text] for text in _ENDING_TEXTS.split() if text in ids}
+    continuing = {ids.get(text) for marks, text in _CONTINUING if all(mark in ids for mark in marks.split())}
     return SpecialTokens(
         bos_id=by_kind["bos"],
         eos_id=by_kind["eos"],
         eot_id=by_kind["eot"],
         unk_id=by_kind["unknown"],
         pad_id=by_kind["padding"],
-        end_of_generation=_known(endings | {by_kind[kind] for kind in _ENDING_KINDS}),
-        control=_known(endings | set(found.values())),
+        end_of_generation=_known((endings | {by_kind[kind] for kind in _ENDING_KINDS}) - continuing),
+        control=_known((endings | set(found.values())) - continuing),
     )
 
 

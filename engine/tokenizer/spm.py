@@ -8,9 +8,7 @@ import heapq
 
 import numpy as np
 
-from engine.tokenizer.vocabulary import Vocabulary
-
-_SPACE = "▁"
+from engine.tokenizer.vocabulary import SPACE, Vocabulary
 
 
 class SPMEncoder:
@@ -27,7 +25,7 @@ class SPMEncoder:
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, special tokens not parsed."""
         ids = []
-        for piece in self._merge(text.replace(" ", _SPACE)):
+        for piece in self._merge(text.replace(" ", SPACE)):
             token = self._ids.get(piece)
             if token is None:
                 ids += [self._byte_ids[byte] for byte in piece.encode()]
@@ -37,7 +35,7 @@ class SPMEncoder:
 
     def spell(self, token: str) -> bytes:
         """Return the bytes that a normal token stands for."""
-        return token.replace(_SPACE, " ").encode()
+        return token.replace(SPACE, " ").encode()
 
     def _merge(self, text: str) -> list[str]:
         pieces = list(text)

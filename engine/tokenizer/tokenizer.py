@@ -1,6 +1,6 @@
 """Text to token ids and back, as llama.cpp does it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -9,12 +9,10 @@ from gguf.constants import TokenType
 
 from engine.errors import FormatError
 from engine.formats.gguf import GGUFFile
-from engine.tokenizer.bpe import BPEEncoder
+from engine.tokenizer.bpe import bpe_encoder
+from engine.tokenizer.rwkv import RWKVEncoder
 from engine.tokenizer.spm import SPMEncoder
-from engine.tokenizer.vocabulary import BPE, Vocabulary, read_vocabulary
-
-_HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
-_PARSED = (*_HIDDEN, TokenType.USER_DEFINED)
+from engine.tokenizer.vocabulary import BPE, HIDDEN, PARSED, RWKV, SPM, Vocabulary, read_vocabulary
 
 
 class Encoder(Protocol):
@@ -25,6 +23,10 @@ class Encoder(Protocol):
 
     def spell(self, token: str) -> bytes:
         """Return the bytes that a normal token stands for."""
+
+
+_SWALLOWED = " \t\n\v\f\r"  # the white space of C's isspace
+_ENCODERS: Mapping[str, Callable[[Vocabulary], Encoder]] = {SPM: SPMEncoder, BPE: bpe_encoder, RWKV: RWKVEncoder}
 
 
 class Tokenizer:
@@ -38,13 +40,13 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.digest = vocabulary.digest
-        self._encoder: Encoder = BPEEncoder(vocabulary) if vocabulary.model == BPE else SPMEncoder(vocabulary)
+        self._encoder: Encoder = _ENCODERS[vocabulary.model](vocabulary)
         self._types: list[int] = vocabulary.types.tolist()
         # A longer special token goes before a shorter one that it contains.
-        parsed = [i for i, token_type in enumerate(self._types) if token_type in _PARSED]
+        parsed = [i for i, token_type in enumerate(self._types) if token_type in PARSED]
         parsed.sort(key=lambda i: -len(vocabulary.tokens[i].encode()))
         self._parsed = [(vocabulary.tokens[i], i) for i in parsed]
-        self._always_parsed = [(text, i) for text, i in self._parsed if self._types[i] not in _HIDDEN]
+        self._always_parsed = [(text, i) for text, i in self._parsed if self._types[i] not in HIDDEN]
 
     def encode(self, text: str, *, parse_special: bool, add_space_prefix: bool | None = None) -> npt.NDArray[np.int32]:
         """Return the token ids of a text, int32 of shape (n,), without BOS or EOS.
@@ -78,7 +80,7 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """Return the exact bytes that one token stands for; a control token stands for its name."""
         text, token_type = self.vocabulary.tokens[token], self._types[token]
-        if token_type in _PARSED:
+        if token_type in PARSED:
             return text.encode()
         if token_type == TokenType.BYTE:
             return bytes.fromhex(text[3:5])  # <0x0A>
@@ -86,11 +88,14 @@ class Tokenizer:
 
     def is_hidden(self, token: int) -> bool:
         """Tell whether a token is for the model alone, not to be shown."""
-        return self._types[token] in _HIDDEN
+        return self._types[token] in HIDDEN
 
     def ends_in_special(self, text: str) -> bool:
         """Tell whether a text ends in a token that is cut out of it before all else."""
-        return text.endswith(tuple(special for special, _ in self._parsed))
+        if text.endswith(tuple(special for special, _ in self._parsed)):
+            return True
+        swallowing = tuple(special for special, i in self._parsed if i in self.vocabulary.rstrip)
+        return text.rstrip(_SWALLOWED).endswith(swallowing)
 
     def _fragments(self, text: str, *, parse_special: bool) -> list[str | int]:
         """Cut special tokens out of a text: the longest first, each wherever it occurs."""
@@ -100,9 +105,16 @@ class Tokenizer:
                 fragments = [
                     part
                     for fragment in fragments
-                    for part in ([fragment] if isinstance(fragment, int) else _cut(fragment, special, token))
+                    for part in ([fragment] if isinstance(fragment, int) else self._cut(fragment, special, token))
                 ]
         return [fragment for fragment in fragments if fragment != ""]
+
+    def _cut(self, text: str, special: str, token: int) -> Iterable[str | int]:
+        first, *others = text.split(special)
+        yield first
+        for other in others:
+            yield token
+            yield other.lstrip(_SWALLOWED) if token in self.vocabulary.rstrip else other
 
 
 def load_tokenizer(gguf: GGUFFile) -> Tokenizer:
@@ -117,14 +129,6 @@ def load_tokenizer(gguf: GGUFFile) -> Tokenizer:
         return Tokenizer(vocabulary)
     except ValueError as error:
         raise FormatError(f"The file {gguf.path} is damaged: {error}.") from error
-
-
-def _cut(text: str, special: str, token: int) -> Iterable[str | int]:
-    first, *others = text.split(special)
-    yield first
-    for other in others:
-        yield token
-        yield other
 
 
 def _well_formed(text: str) -> str:

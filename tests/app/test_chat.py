@@ -119,7 +119,7 @@ def test_first_hour(run, smollm2: Path, tmp_path: Path, monkeypatch: pytest.Monk
         receipt = last_receipt(state)
         assert (receipt.source, receipt.reason) == ("restored", "none")
         assert receipt.prompt_n <= 6 + N_TEMPLATE
-        bars = turn_bars(state.conversation)
+        bars = turn_bars(state.conversation, str)
         assert [bar.source for bar in bars] == ["cold", "live", "restored"]
         assert bars[-1].cache_n == receipt.cache_n
         QApplication.closeAllWindows()
@@ -167,7 +167,7 @@ def test_gemma_goes_on_beyond_its_window(run, gemma3: Path, tmp_path: Path) -> N
         write(window, "And then?")
         yield lambda: state.conversation.is_busy
         yield lambda: not state.conversation.is_busy
-        bars = turn_bars(state.conversation)
+        bars = turn_bars(state.conversation, str)
         assert [bar.source for bar in bars] == ["cold", "live", "restored"]
         assert bars[-1].prompt_n <= bars[-2].prompt_n + 2  # as much as the same words cost before
 

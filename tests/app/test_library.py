@@ -44,6 +44,14 @@ def test_newest_come_first_with_their_first_words(folder: Path) -> None:
     assert not first.damaged
 
 
+def test_a_title_is_found_by_the_name_of_the_file(folder: Path) -> None:
+    library = Library(folder)
+    library.note_title(folder / "tea.slot", "Tea for three?")
+    assert library.title("tea.slot") == "Tea for three?"
+    assert library.title("unknown.slot") == "unknown"
+    assert library.folder == folder
+
+
 def test_long_titles_are_cut(folder: Path) -> None:
     write_slot(folder / "a.slot", "word " * 1000)
     (title,) = titles(Library(folder))

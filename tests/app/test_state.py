@@ -1,6 +1,7 @@
 """Observable state, fed with events and without an engine."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,18 @@ def test_a_turn_goes_through_its_phases(conversation: ConversationState) -> None
     assert conversation.transcript.path()[-1] == reply
     assert conversation.n_tokens == 530
     assert not conversation.is_busy
-    (bar,) = turn_bars(conversation)
+    (bar,) = turn_bars(conversation, str)
     assert (bar.cache_n, bar.prompt_n, bar.source) == (20, 500, "live")
     assert "differs from what the model saw" in bar.tooltip
+
+
+def test_the_bar_names_the_conversation_that_gave(conversation: ConversationState) -> None:
+    begin_turn(conversation)
+    reply = Message(2, 1, "assistant", "Good day", 0.0, "stop")
+    receipt = replace(RECEIPT, donor="a.slot")
+    conversation.handle(events.TurnFinished(2, 1, reply, (7,), receipt, None))
+    (bar,) = turn_bars(conversation, {"a.slot": "Tea for three"}.__getitem__)
+    assert "“Tea for three”" in bar.tooltip
 
 
 def test_a_turn_that_fails_keeps_its_words(conversation: ConversationState) -> None:

@@ -28,7 +28,7 @@ def visit(words: str, dropped: list[Path], arguments: list[str]) -> None:
         press(window, "Send")
         yield lambda: state.conversation.is_busy
         yield lambda: not state.conversation.is_busy
-        bars = turn_bars(state.conversation)
+        bars = turn_bars(state.conversation, str)
         texts = [message.text for message in state.conversation.transcript.path()]
         sys.stdout.write(json.dumps({"bars": [(b.source, b.cache_n, b.prompt_n) for b in bars], "texts": texts}))
 

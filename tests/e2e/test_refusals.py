@@ -158,7 +158,16 @@ def test_edits_of_messages_that_are_not_there(smollm2: Path, tmp_path: Path) -> 
 
 
 def test_help_says_what_each_is_for() -> None:
-    for command in ([], ["chat"], ["inspect"], ["verify"], ["bench"], ["fetch-starter"]):
+    for command in (
+        [],
+        ["chat"],
+        ["inspect"],
+        ["verify"],
+        ["log"],
+        ["bench"],
+        ["simulate-retention"],
+        ["fetch-starter"],
+    ):
         run = run_cli(*command, "--help")
         assert run.status == 0
         assert "usage: dormouse-cli" in run.stdout

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.cli.bench.peer import Peer
 from engine.errors import FormatError
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.chat_template import FALLBACK, ChatTemplate, ChatTemplateError, load_chat_template
 from engine.tokenizer.prompt import PromptBuilder, TemplateMessage
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from tests.peer import Peer
 from tests.tiny_gguf import small_spm, tokenizer_metadata, write_llama
 
 NOW = datetime(2026, 2, 3, 4, 5)
@@ -216,6 +216,26 @@ def test_fallback() -> None:
     assert template.source == FALLBACK
     assert render(FALLBACK, [("user", "Hi")]) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     assert not ChatTemplate(FALLBACK).is_fallback
+    assert template.stop_texts == ("<|im_end|>", "<|im_start|>")
+    assert not ChatTemplate(FALLBACK).stop_texts
+
+
+def test_generation_blocks_are_their_body(smollm2: Path, tmp_path: Path) -> None:
+    source = """\
+{%- for message in messages -%}
+{%- if message.role == "assistant" %}
+  {% generation %}
+  {{- "<|im_start|>assistant\n" + message.content + "<|im_end|>" }}
+  {%- set told = true %}
+  {% endgeneration %}
+{%- else %}
+{{ "<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n" }}
+{%- endif %}
+{%- endfor %}"""
+    path = write_llama(tmp_path / "tiny.gguf", tokenizer_metadata(smollm2) | {"tokenizer.chat_template": source})
+    with Peer(path, n_ctx=256) as peer:
+        messages = [{"role": role, "content": text} for role, text in CONVERSATION]
+        assert render(source, CONVERSATION) == peer.apply_template(messages)
 
 
 def test_digest() -> None:

@@ -1,38 +1,56 @@
-"""The reference kernels against plain formulas in float64, and their promise of equal bits for any thread count."""
+"""Every set of kernels against plain formulas in float64, and their promise of equal bits for any thread count."""
 
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from engine.errors import DormouseError
-from engine.kernels import Kernels, RopeTable, load_kernels
+from engine.kernels import Kernels, Matrix, RopeTable
 from engine.kernels.team import ThreadTeam
+from engine.quants.matrix import Tensor, load_matrix
+from tests.instruction_sets import ALL, make_kernels
 
 F32 = NDArray[np.float32]
 
 
-@pytest.fixture(name="kernels")
-def _kernels() -> Kernels:
-    return load_kernels("numpy", n_threads=2)
+@pytest.fixture(scope="module", params=ALL, name="kernels")
+def _kernels(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Kernels]:
+    kernels = make_kernels(request.param, n_threads=2, cache_folder=kernel_cache)
+    yield kernels
+    kernels.close()
 
 
 def normal(*shape: int, seed: int = 0) -> F32:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+def matrix_of(weight: F32, kernels: Kernels) -> Matrix:
+    return load_matrix([Tensor(GGMLQuantizationType.F32, weight.shape, weight.reshape(-1).view(np.uint8))], kernels)
+
+
 @pytest.mark.parametrize(("n_tokens", "n_in", "n_out"), [(1, 64, 1), (1, 576, 4097), (7, 33, 130), (200, 64, 999)])
 def test_matmul(kernels: Kernels, n_tokens: int, n_in: int, n_out: int) -> None:
     x, weight = normal(n_tokens, n_in), normal(n_out, n_in, seed=1)
     expected = x.astype(np.float64) @ weight.astype(np.float64).T
-    np.testing.assert_allclose(kernels.matmul(x, weight), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(kernels.matmul(x, matrix_of(weight, kernels)), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_rms_norm(kernels: Kernels) -> None:
     x, weight = normal(3, 4, 16), normal(16, seed=1)
     expected = x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=-1, keepdims=True) + 1e-5) * weight
     np.testing.assert_allclose(kernels.rms_norm(x, weight, 1e-5), expected, rtol=1e-5)
+
+
+def test_layer_norm(kernels: Kernels) -> None:
+    x, weight = normal(3, 4, 16) + 5, normal(16, seed=1)
+    y = x.astype(np.float64)
+    deviation = np.sqrt(y.var(axis=-1, keepdims=True) + 1e-5)
+    expected = (y - y.mean(axis=-1, keepdims=True)) / deviation * weight
+    np.testing.assert_allclose(kernels.layer_norm(x, weight, 1e-5), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -49,7 +67,16 @@ def test_rope_turns_pairs_as_complex_numbers_and_leaves_the_rest(kernels: Kernel
 
 
 def attention_by_definition(
-    q: F32, k: F32, v: F32, *, q_start: int, k_start: int, scale: float, n_swa: int | None
+    q: F32,
+    k: F32,
+    v: F32,
+    *,
+    q_start: int,
+    k_start: int,
+    scale: float,
+    n_swa: int | None,
+    softcap: float | None = None,
+    sinks: F32 | None = None,
 ) -> NDArray[np.float64]:
     group = q.shape[1] // k.shape[1]
     out = np.zeros((len(q), q.shape[1], v.shape[2]))
@@ -62,8 +89,11 @@ def attention_by_definition(
         ]
         for head in range(q.shape[1]):
             scores = k[seen, head // group].astype(np.float64) @ q[i, head] * scale
-            weights = np.exp(scores - scores.max())
-            out[i, head] = weights / weights.sum() @ v[seen, head // group]
+            if softcap is not None:
+                scores = softcap * np.tanh(scores / softcap)
+            weights = np.exp(scores)
+            total = weights.sum() + (0 if sinks is None else np.exp(sinks[head]))
+            out[i, head] = weights / total @ v[seen, head // group]
     return out.reshape(len(q), -1)
 
 
@@ -82,34 +112,115 @@ def test_attention(kernels: Kernels, n_tokens: int, q_start: int, k_start: int, 
     np.testing.assert_allclose(kernels.attention(q, k, v, **where), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("n_tokens", [1, 150])
+@pytest.mark.parametrize("sinks", [None, [-3.0, 0.0, 3.0, 9.0, -50.0, 1.0]])
+@pytest.mark.parametrize("softcap", [None, 0.7])
+def test_attention_with_bounded_scores_and_sinks(
+    kernels: Kernels, n_tokens: int, sinks: list[float] | None, softcap: float | None
+) -> None:
+    q, k, v = normal(n_tokens, 6, 8), normal(n_tokens + 20, 2, 8, seed=1), normal(n_tokens + 20, 2, 8, seed=2)
+    where = {"q_start": 20, "k_start": 0, "scale": 0.3, "n_swa": 15, "softcap": softcap}
+    where["sinks"] = None if sinks is None else np.array(sinks, np.float32)
+    expected = attention_by_definition(q, k, v, **where)
+    np.testing.assert_allclose(kernels.attention(q, k, v, **where), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_gated_activations(kernels: Kernels) -> None:
     gate, up = 30 * normal(40, 50), normal(40, 50, seed=1)
     x = gate.astype(np.float64)
     np.testing.assert_allclose(kernels.silu_mul(gate, up), x / (1 + np.exp(-x)) * up, rtol=1e-5, atol=1e-6)
     gelu = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     np.testing.assert_allclose(kernels.gelu_mul(gate, up), gelu * up, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(kernels.sigmoid_mul(gate, up), 1 / (1 + np.exp(-x)) * up, rtol=1e-5, atol=1e-6)
+    g, u = np.minimum(x, 7), np.clip(10 * up, -7, 7)
+    swiglu = g / (1 + np.exp(-1.702 * g)) * (u + 1)
+    np.testing.assert_allclose(kernels.clamped_swiglu(gate, 10 * up), swiglu, rtol=1e-5, atol=1e-5)
 
 
-def test_results_are_equal_bit_by_bit_for_any_number_of_threads() -> None:
+@pytest.mark.parametrize("name", ["silu_mul", "gelu_mul", "sigmoid_mul"])
+def test_activations_of_extreme_values(kernels: Kernels, name: str) -> None:
+    large = np.array([[1e30, 3e38, -1e30, -3e38, 88.0, -88.0, 104.0, -104.0, 1e-44, -1e-44, 1e-30, 0.0]], np.float32)
+    x = large.astype(np.float64)
+    with np.errstate(over="ignore"):
+        sigmoid = 1 / (1 + np.exp(-x))
+        gelu = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    expected = {"silu_mul": x * sigmoid, "gelu_mul": gelu, "sigmoid_mul": sigmoid}[name]
+    with np.errstate(over="ignore"):  # of the reference
+        np.testing.assert_allclose(getattr(kernels, name)(large, np.ones_like(large)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["silu_mul", "gelu_mul", "sigmoid_mul"])
+def test_activations_do_not_hide_what_is_not_a_number(kernels: Kernels, name: str) -> None:
+    gate, up = normal(3, 21), normal(3, 21, seed=1)
+    gate[0, 3] = gate[1, 20] = up[2, 5] = np.nan
+    bad = np.isnan(gate) | np.isnan(up)
+    assert np.array_equal(np.isnan(getattr(kernels, name)(gate, up)), bad)
+
+
+@pytest.mark.parametrize("magnitude", [0.0, 1e-44, 1e-25, 1e15])
+def test_rms_norm_of_any_magnitude(kernels: Kernels, magnitude: float) -> None:
+    x, weight = normal(3, 37) * np.float32(magnitude), normal(37, seed=1)
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + 1e-6) * weight
+    np.testing.assert_allclose(kernels.rms_norm(x, weight, 1e-6), expected, rtol=1e-5, atol=1e-40)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_norms_and_rotations_keep_what_is_not_finite_in_its_row(kernels: Kernels, value: float) -> None:
+    x, weight = normal(3, 2, 37), normal(37, seed=1)
+    table = RopeTable(normal(3, 12), normal(3, 12), interleaved=False)
+    normed, turned = kernels.rms_norm(x, weight, 1e-6), kernels.rope(x, table)
+    x[1, 1, 5] = value
+    with np.errstate(invalid="ignore"):  # of the reference
+        normed_too, turned_too = kernels.rms_norm(x, weight, 1e-6), kernels.rope(x, table)
+    assert not np.isfinite(normed_too[1, 1, 5])
+    assert not np.isfinite(turned_too[1, 1, 5])
+    others = np.ones((3, 2), bool)
+    others[1, 1] = False
+    assert np.array_equal(normed_too[others], normed[others])
+    assert np.array_equal(turned_too[others], turned[others])
+
+
+def test_columns_of_a_larger_array_are_taken_as_they_lie(kernels: Kernels) -> None:
+    qkv, weight = normal(7, 96), normal(8, seed=1)
+    table = RopeTable(normal(7, 4), normal(7, 4, seed=1), interleaved=True)
+    heads = qkv[:, 32:64].reshape(7, 4, 8)
+    k, v = normal(7, 2, 8, seed=1), normal(7, 2, 8, seed=2)
+    where = {"q_start": 0, "k_start": 0, "scale": 0.3, "n_swa": None}
+    for operation in (
+        lambda x: kernels.rms_norm(x, weight, 1e-6),
+        lambda x: kernels.rope(x, table),
+        lambda x: kernels.attention(x, k, v, **where),
+    ):
+        assert np.array_equal(operation(heads), operation(heads.copy()))
+    gate, up = qkv[:, :48], qkv[:, 48:]
+    assert np.array_equal(kernels.silu_mul(gate, up), kernels.silu_mul(gate.copy(), up.copy()))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_results_are_equal_bit_by_bit_for_any_number_of_threads(name: str, kernel_cache: Path) -> None:
     x, weight = normal(130, 300), normal(2000, 300, seed=1)
     q, k, v = normal(300, 6, 16), normal(300, 2, 16, seed=1), normal(300, 2, 16, seed=2)
+    table = RopeTable(normal(300, 8), normal(300, 8, seed=1), interleaved=False)
     results = []
     for n_threads in (1, 2, 3, 5):
-        kernels = load_kernels("numpy", n_threads=n_threads)
-        attention = kernels.attention(q, k, v, q_start=0, k_start=0, scale=0.2, n_swa=None)
-        results.append((kernels.matmul(x, weight), kernels.matmul(x[:1], weight), attention, kernels.silu_mul(x, x)))
+        kernels = make_kernels(name, n_threads=n_threads, cache_folder=kernel_cache)
+        matrix = matrix_of(weight, kernels)
+        results.append(
+            (
+                kernels.matmul(x, matrix),
+                kernels.matmul(x[:1], matrix),
+                kernels.attention(q, k, v, q_start=0, k_start=0, scale=0.2, n_swa=None),
+                kernels.attention(q[-1:], k, v, q_start=299, k_start=0, scale=0.2, n_swa=None),
+                kernels.silu_mul(x, x),
+                kernels.rms_norm(x, weight[0], 1e-6),
+                kernels.rope(q, table),
+            )
+        )
         kernels.close()
     for other in results[1:]:
         for ours, theirs in zip(results[0], other, strict=True):
             assert np.array_equal(ours, theirs)
-
-
-def test_kernels_are_chosen_by_name_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DORMOUSE_KERNELS", "numpy")
-    assert load_kernels(n_threads=1).name == "numpy"
-    monkeypatch.setenv("DORMOUSE_KERNELS", "abacus")
-    with pytest.raises(DormouseError, match="abacus"):
-        load_kernels()
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 4])

@@ -4,6 +4,7 @@ Each case is a small network whose layers use the memory exactly as a model's la
 network says after a path through the protocol with what it says after reading the same tokens afresh.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,21 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from engine.kernels.kv_types import KV_TYPES
 from engine.kernels.reference import ReferenceKernels
-from engine.memory import (
-    FullAttentionMemory,
-    LayerShape,
-    Memory,
-    MemoryPart,
-    RecurrentMemory,
-    RowChunk,
-    SlidingWindowMemory,
-)
+from engine.memory import AttentionRows, LayerMemory, LayerState, Memory, RecurrentState, RowChunk, compose
 
 F32 = NDArray[np.float32]
-N_EMBD, N_HEAD_KV, N_SWA, N_UBATCH = 8, 2, 5, 4
+N_EMBD, N_HEAD_KV, N_SWA, N_UBATCH = 64, 2, 5, 4  # heads of 32 values: one block of the quantized K/V types
 
 KERNELS = ReferenceKernels(n_threads=1)
+CONV_WEIGHT = np.random.default_rng(0).standard_normal((N_EMBD, 3), np.float32) / 2
 
 
 @dataclass(frozen=True)
@@ -36,58 +31,86 @@ class AttentionLayer:
 
     n_swa: int | None
 
+    @property
+    def needs(self) -> Sequence[LayerMemory]:
+        return (AttentionRows(N_HEAD_KV, N_EMBD // N_HEAD_KV, N_EMBD // N_HEAD_KV, n_swa=self.n_swa),)
+
     def __call__(self, layer: int, x: F32, memory: Memory, start: int) -> F32:
         heads = x.reshape(len(x), N_HEAD_KV, -1)
         position = np.arange(start, start + len(x), dtype=np.float32)[:, None, None]
         k, v, first = memory.extend(layer, np.sin(heads + position), heads * (layer + 1))
-        out = KERNELS.attention(heads, k, v, q_start=start, k_start=first, scale=1.0, n_swa=self.n_swa)
+        out = KERNELS.attention(heads, k, v, q_start=start, k_start=first, scale=0.2, n_swa=self.n_swa)
         return x + out
 
 
-class DecayLayer:
-    """A toy recurrent layer: a running mean that forgets, one token after the other."""
+class ConvLayer:
+    """A convolution over three tokens."""
+
+    needs = (RecurrentState(r=(N_EMBD, 2)),)
 
     def __call__(self, layer: int, x: F32, memory: Memory, start: int) -> F32:
-        state = memory.state(layer).copy()
-        out = np.empty_like(x)
-        for i, row in enumerate(x):
-            state = np.float32(0.5) * state + row
-            out[i] = row + np.tanh(state)
-        memory.set_state(layer, state)
-        return out
+        out, r = KERNELS.short_conv(x, memory.state(layer).r, CONV_WEIGHT)
+        memory.set_state(layer, LayerState(r, np.zeros(0, np.float32)))
+        return x + out
 
 
-Layer = AttentionLayer | DecayLayer
-FULL, WINDOW, DECAY = AttentionLayer(None), AttentionLayer(N_SWA), DecayLayer()
+class DeltaNetLayer:
+    """A convolution, and behind it a delta rule."""
+
+    needs = (RecurrentState(r=(N_EMBD, 2), s=(N_HEAD_KV, N_EMBD // N_HEAD_KV, N_EMBD // N_HEAD_KV)),)
+
+    def __call__(self, layer: int, x: F32, memory: Memory, start: int) -> F32:
+        state = memory.state(layer)
+        mixed, r = KERNELS.short_conv(x, state.r, CONV_WEIGHT, silu=True)
+        heads = mixed.reshape(len(x), N_HEAD_KV, -1)
+        alpha, beta = x[:, :N_HEAD_KV], x[:, -N_HEAD_KV:]
+        a, dt_bias = np.full(N_HEAD_KV, -0.1, np.float32), np.zeros(N_HEAD_KV, np.float32)
+        out, s = KERNELS.gated_delta_net(
+            heads, np.sin(heads), heads, alpha=alpha, beta=beta, s=state.s, a=a, dt_bias=dt_bias, eps=1e-6
+        )
+        memory.set_state(layer, LayerState(r, s))
+        return x + out.reshape(x.shape)
+
+
+class ParallelLayer:
+    """Attention and a delta net side by side: rows and a state in one layer."""
+
+    @property
+    def needs(self) -> Sequence[LayerMemory]:
+        return (*FULL.needs, *DELTA.needs)
+
+    def __call__(self, layer: int, x: F32, memory: Memory, start: int) -> F32:
+        return FULL(layer, x, memory, start) + DELTA(layer, x, memory, start) - x
+
+
+Layer = AttentionLayer | ConvLayer | DeltaNetLayer | ParallelLayer
+FULL, WINDOW, CONV, DELTA, PARALLEL = (
+    AttentionLayer(None),
+    AttentionLayer(N_SWA),
+    ConvLayer(),
+    DeltaNetLayer(),
+    ParallelLayer(),
+)
 NETWORKS: dict[str, Sequence[Layer]] = {
     "attention": [FULL, FULL],
     "sliding window": [WINDOW, WINDOW],
-    "recurrent": [DECAY, DECAY],
+    "recurrent": [DELTA, CONV, DELTA],
     "attention and sliding window": [WINDOW, FULL, WINDOW],
-    "hybrid": [DECAY, FULL, DECAY],
-    "hybrid with sliding window": [DECAY, WINDOW, FULL],
+    "hybrid": [CONV, FULL, DELTA],
+    "hybrid with sliding window": [DELTA, WINDOW, FULL],
+    "hybrid in each layer": [PARALLEL, PARALLEL],
 }
 
 
 class Network:
     """Layers and the memory that they need."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], kv_type: str = "f32") -> None:
         self.layers = layers
+        self.kv_type = KV_TYPES[kv_type]
 
     def new_memory(self) -> Memory:
-        shape = (N_HEAD_KV, N_EMBD // N_HEAD_KV, N_EMBD // N_HEAD_KV)
-        parts: dict[Layer, MemoryPart] = {}
-        for layer in set(self.layers):
-            indices = [i for i, other in enumerate(self.layers) if other == layer]
-            shapes = [LayerShape(i, *shape) for i in indices]
-            if layer is DECAY:
-                parts[layer] = RecurrentMemory(dict.fromkeys(indices, (N_EMBD,)))
-            elif layer is WINDOW:
-                parts[layer] = SlidingWindowMemory(shapes, np.float32, n_swa=N_SWA)
-            else:
-                parts[layer] = FullAttentionMemory(shapes, np.float32)
-        return Memory(list(parts.values()), layers={i: parts[layer] for i, layer in enumerate(self.layers)})
+        return compose([layer.needs for layer in self.layers], self.kv_type)
 
     def evaluate(self, tokens: Sequence[int], memory: Memory) -> F32:
         """Evaluate one ubatch; return the last token's output."""
@@ -133,6 +156,12 @@ def _network(request: pytest.FixtureRequest) -> Network:
     return Network(NETWORKS[request.param])
 
 
+@pytest.fixture(params=itertools.product(NETWORKS, KV_TYPES), ids=" ".join, name="typed_network")
+def _typed_network(request: pytest.FixtureRequest) -> Network:
+    name, kv_type = request.param
+    return Network(NETWORKS[name], kv_type)
+
+
 TOKENS = list(range(100, 130))
 
 
@@ -147,34 +176,34 @@ def test_any_split_into_ubatches_gives_the_same(network: Network) -> None:
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_same_split_gives_the_same_bits(network: Network) -> None:
-    assert np.array_equal(afresh(network, TOKENS), afresh(network, TOKENS))
+def test_the_same_split_gives_the_same_bits(typed_network: Network) -> None:
+    assert np.array_equal(afresh(typed_network, TOKENS), afresh(typed_network, TOKENS))
 
 
 @pytest.mark.parametrize("n", [0, 1, 4, 5, 6, 11, 29, 30])
-def test_a_restored_checkpoint_goes_on_with_the_same_bits(network: Network, n: int) -> None:
-    live = network.new_memory()
-    network.read(TOKENS[:n], live)
+def test_a_restored_checkpoint_goes_on_with_the_same_bits(typed_network: Network, n: int) -> None:
+    live = typed_network.new_memory()
+    typed_network.read(TOKENS[:n], live)
     snapshot = save(live)
-    restored = network.new_memory()
-    network.read([1, 2, 3], restored)  # what was there before must not matter
+    restored = typed_network.new_memory()
+    typed_network.read([1, 2, 3], restored)  # what was there before must not matter
     restored.restore(snapshot.n, snapshot.rows, snapshot.state)
     assert restored.n_tokens == n
     more = [7, 8, 9, 10, 11, 12, 13]
-    assert np.array_equal(network.read(more, restored), network.read(more, live))
+    assert np.array_equal(typed_network.read(more, restored), typed_network.read(more, live))
     assert save(restored).state == save(live).state
 
 
-def test_a_checkpoint_does_not_change_when_the_memory_goes_on(network: Network) -> None:
-    live = network.new_memory()
-    network.read(TOKENS[:10], live)
+def test_a_checkpoint_does_not_change_when_the_memory_goes_on(typed_network: Network) -> None:
+    live = typed_network.new_memory()
+    typed_network.read(TOKENS[:10], live)
     snapshot = save(live)
-    network.read(TOKENS[10:], live)
+    typed_network.read(TOKENS[10:], live)
     live.restore(snapshot.n, snapshot.rows, snapshot.state)
-    out = network.read(TOKENS[10:], live)
-    again = network.new_memory()
-    network.read(TOKENS[:10], again)
-    assert np.array_equal(out, network.read(TOKENS[10:], again))
+    out = typed_network.read(TOKENS[10:], live)
+    again = typed_network.new_memory()
+    typed_network.read(TOKENS[:10], again)
+    assert np.array_equal(out, typed_network.read(TOKENS[10:], again))
 
 
 def test_rewinding_to_a_reuse_point_is_as_if_nothing_had_followed(network: Network) -> None:
@@ -205,17 +234,19 @@ def test_rewindable_memory_returns_to_every_length(network: Network) -> None:
     assert memory.rewindable == (points == list(range(601)))
 
 
-def test_an_append_that_is_taken_back_leaves_no_trace(network: Network) -> None:
-    memory = network.new_memory()
-    network.read(TOKENS[:20], memory)
+def test_an_append_that_is_taken_back_leaves_no_trace(typed_network: Network) -> None:
+    memory = typed_network.new_memory()
+    typed_network.read(TOKENS[:20], memory)
     before = save(memory)
     memory.append(9)
-    for i in range(len(network.layers)):  # some layers have written already when a job is cancelled
-        if network.layers[i] is DECAY:
-            memory.set_state(i, np.full(N_EMBD, 99, np.float32))
-        else:
-            k = np.full((9, N_HEAD_KV, N_EMBD // N_HEAD_KV), 99, np.float32)
-            memory.extend(i, k, k)
+    for i, layer in enumerate(typed_network.layers):  # layers have written already when a job is cancelled
+        for need in layer.needs:
+            match need:
+                case RecurrentState(r, s):
+                    memory.set_state(i, LayerState(np.full(r, 99, np.float32), np.full(s, 99, np.float32)))
+                case AttentionRows(n_head_kv, head_dim, _):
+                    k = np.full((9, n_head_kv, head_dim), 99, np.float32)
+                    memory.extend(i, k, k)
     memory.rewind(20)
     after = save(memory)
     assert after.state == before.state

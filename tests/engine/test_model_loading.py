@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from engine.errors import FormatError, UnsupportedError
+from engine.errors import DormouseError, FormatError, UnsupportedError
 from engine.formats.gguf import open_gguf
 from engine.kernels import load_kernels
 from engine.models import LoadedModel, load_model
+from tests.models.full_attention import mixtral
+from tests.models.windowed import gemma2
 from tests.tiny_gguf import N_EMBD, tokenizer_metadata, write_llama
 
 
@@ -39,17 +41,17 @@ def test_a_tiny_model_is_loaded_and_known_again(tmp_path: Path, tokenizer: dict[
 
 
 def test_a_tensor_type_that_is_not_supported_is_named(tmp_path: Path, tokenizer: dict[str, object]) -> None:
-    block, nbytes = gguf.GGML_QUANT_SIZES[GGMLQuantizationType.Q2_K]
+    block, nbytes = gguf.GGML_QUANT_SIZES[GGMLQuantizationType.IQ2_XXS]
     data = np.zeros((4, nbytes), np.uint8)
     assert block == 256
-    extra = {"blk.0.attn_q.weight": (data, GGMLQuantizationType.Q2_K)}
-    with pytest.raises(UnsupportedError, match=r"Q2_K .*blk\.0\.attn_q\.weight"):
+    extra = {"blk.0.attn_q.weight": (data, GGMLQuantizationType.IQ2_XXS)}
+    with pytest.raises(UnsupportedError, match=r"IQ2_XXS .*blk\.0\.attn_q\.weight"):
         load(write_llama(tmp_path / "m.gguf", tokenizer, extra=extra))
 
 
 def test_tensors_that_nothing_uses_are_named(tmp_path: Path, tokenizer: dict[str, object]) -> None:
-    extra = {"blk.0.attn_q.bias": (np.zeros(N_EMBD, np.float32), GGMLQuantizationType.F32)}
-    with pytest.raises(UnsupportedError, match=r"blk\.0\.attn_q\.bias"):
+    extra = {"blk.0.attn_q_norm.weight": (np.zeros(N_EMBD, np.float32), GGMLQuantizationType.F32)}
+    with pytest.raises(UnsupportedError, match=r"blk\.0\.attn_q_norm\.weight"):
         load(write_llama(tmp_path / "m.gguf", tokenizer, extra=extra))
 
 
@@ -65,9 +67,34 @@ def test_a_tensor_of_another_shape_is_named(tmp_path: Path, tokenizer: dict[str,
 
 
 def test_rope_scaling_that_is_not_supported_is_named(tmp_path: Path, tokenizer: dict[str, object]) -> None:
-    metadata = tokenizer | {"llama.rope.scaling.type": "yarn"}
-    with pytest.raises(UnsupportedError, match="yarn"):
+    metadata = tokenizer | {"llama.rope.scaling.type": "spiral"}
+    with pytest.raises(UnsupportedError, match="spiral"):
         load(write_llama(tmp_path / "m.gguf", metadata))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"expert_used_count": 9}, "9 experts of 6"),
+        ({"expert_gating_func": 7}, "gating function 7"),
+        ({"attention.head_count_kv": 3}, "4 heads for 3"),
+        ({"rope.dimension_count": 33}, "rotates 33 of 32"),
+        ({"rope.freq_base": 0.0}, "to the base 0"),
+    ],
+)
+def test_experts_and_heads_that_do_not_fit_are_named(tmp_path: Path, metadata: dict[str, object], says: str) -> None:
+    model = mixtral()
+    model.metadata.update(metadata)
+    with pytest.raises(DormouseError, match=says):
+        load(model.write(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize("pattern", [[True], "all"])
+def test_a_pattern_of_windows_that_is_none_is_named(tmp_path: Path, pattern: object) -> None:
+    model = gemma2()
+    model.metadata["attention.sliding_window_pattern"] = pattern
+    with pytest.raises(FormatError, match="sliding window"):
+        load(model.write(tmp_path / "m.gguf"))
 
 
 def test_metadata_of_the_wrong_kind_are_named(tmp_path: Path, tokenizer: dict[str, object]) -> None:

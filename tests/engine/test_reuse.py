@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from engine.slot.records import Checkpoint, RowSpan, Segment
+from engine.slot.records import Checkpoint, Cursor, RowSpan, Segment
 from engine.slot.reuse import Live, Reuse, ReusePlanner
-from engine.slot.segments import ROOT, Cursor, SegmentTree
+from engine.slot.segments import ROOT, SegmentTree
 
 N_SWA = 4
 
@@ -19,6 +19,7 @@ class Tree:
     tree: SegmentTree = field(default_factory=SegmentTree)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     parts: tuple[str, ...] = ("attention",)
+    stateless: bool = True
 
     def grow(self, text: str, *, after: Cursor = ROOT, stored: int | None = None) -> Cursor:
         """Add a segment; rows of its first `stored` ids (all by default) are stored for every part."""
@@ -32,7 +33,8 @@ class Tree:
 
     def checkpoint(self, at: Cursor) -> None:
         assert at.segment
-        self.checkpoints.append(Checkpoint(len(self.checkpoints) + 1, at.segment, at.length, None, "", 0.0, False))
+        id = len(self.checkpoints) + 1
+        self.checkpoints.append(Checkpoint(id, at.segment, at.length, None, "interval", 0.0, False, nbytes=1))
 
     def plan(self, prompt: str, *, live: Cursor = ROOT, has_hidden: bool = False) -> Reuse:
         needed = {"attention": lambda n: 0, "sliding_window": lambda n: max(0, n - N_SWA)}
@@ -41,6 +43,7 @@ class Tree:
             self.checkpoints,
             needed_rows=lambda n: [(part, needed[part](n)) for part in self.parts],
             rewindable=self.parts == ("attention",),
+            stateless=self.stateless,
         )
         return planner.plan(ids(prompt), Live(live, self.tree.n_tokens(live), has_hidden))
 
@@ -78,8 +81,8 @@ def test_the_same_prompt_evaluates_one_token_unless_its_hidden_state_is_kept() -
     assert (reuse.n, reuse.reason, reuse.checkpoint) == (4, "none", tree.checkpoints[0])
 
 
-def test_other_memory_returns_to_the_newest_checkpoint_before_the_difference() -> None:
-    tree = Tree(parts=("attention", "sliding_window"))
+def test_memory_with_a_state_returns_to_the_newest_checkpoint_before_the_difference() -> None:
+    tree = Tree(parts=("attention",), stateless=False)
     one = tree.grow("abcd")
     two = tree.grow("efgh", after=one)
     tip = tree.grow("ijkl", after=two)
@@ -90,8 +93,21 @@ def test_other_memory_returns_to_the_newest_checkpoint_before_the_difference() -
     assert tree.plan("abcdefghijkl", live=tip, has_hidden=True).n == 12
 
 
-def test_a_checkpoint_whose_rows_are_gone_is_passed_over() -> None:
+def test_a_sliding_window_returns_to_where_a_whole_window_is_stored() -> None:
     tree = Tree(parts=("sliding_window",))
+    tip = tree.grow("efghijkl", after=tree.grow("abcd"), stored=5)
+    assert tree.plan("abcdefghijkl!", live=tip, has_hidden=True).n == 12
+    assert tree.plan("abcdefghijkX").n == 9
+    assert tree.plan("abcdefgX").n == 7
+    assert tree.plan("abcX").n == 3
+    holey = Tree(parts=("sliding_window",))
+    tip = holey.grow("ijklmn", after=holey.grow("abcdefgh", stored=2))
+    assert holey.plan("abcdefghijklX").n == 12
+    assert holey.plan("abcdefghijkX").n == 2
+
+
+def test_a_checkpoint_whose_rows_are_gone_is_passed_over() -> None:
+    tree = Tree(parts=("sliding_window",), stateless=False)
     one = tree.grow("abcdef")
     two = tree.grow("ghijkl", after=one, stored=1)
     tree.checkpoint(one)

@@ -14,7 +14,8 @@ import pytest
 from engine.errors import SlotBusyError, SlotFileError
 from engine.slot import schema
 from engine.slot.slot_file import SlotFile
-from tests.slot_samples import write_conversation
+from engine.slot.verify import verify
+from tests.slot_samples import read_all, write_conversation
 
 
 @pytest.fixture
@@ -132,21 +133,35 @@ def test_newer_layout(path: Path) -> None:
     SlotFile.create(path).close()
     with raw(path) as connection:
         connection.execute("PRAGMA user_version=7")
-    with pytest.raises(SlotFileError, match=r"newer version of Dormouse \(layout 7\); this one reads up to layout 1"):
+    with pytest.raises(SlotFileError, match=r"newer version of Dormouse \(layout 7\); this one reads up to layout 2"):
         SlotFile.open(path)
 
 
 def test_older_layout_is_upgraded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_conversation(path)
     step = lambda connection: connection.execute("ALTER TABLE message ADD COLUMN mood TEXT")  # noqa: E731
-    monkeypatch.setattr(schema, "UPGRADES", (step,))
-    with pytest.raises(SlotFileError, match="reading only"):
-        SlotFile.open(path, read_only=True)
-    with SlotFile.open(path) as slot_file:
-        assert len(slot_file.messages()) == 17
-        assert slot_file.damage == []
+    monkeypatch.setattr(schema, "UPGRADES", (*schema.UPGRADES, step))
+    for read_only, version in ((True, 2), (False, 3)):
+        with SlotFile.open(path, read_only=read_only) as slot_file:
+            assert len(slot_file.messages()) == 17
+            assert slot_file.damage == []
+        with raw(path) as connection:
+            assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+
+
+def test_layout_1_knew_no_donors(path: Path) -> None:
+    write_conversation(path)
+    with SlotFile.open(path, read_only=True) as slot_file:
+        before = read_all(slot_file)
     with raw(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        connection.execute("ALTER TABLE receipt DROP COLUMN donor")
+        connection.execute("PRAGMA user_version=1")
+    for read_only in (True, False, True):
+        with SlotFile.open(path, read_only=read_only) as slot_file:
+            assert read_all(slot_file) == before
+            assert slot_file.state_damage == []
+            assert {receipt.donor for receipt in slot_file.receipts()} == {None}
+    assert verify(path) == []
 
 
 def test_unknown_parts_survive(path: Path) -> None:

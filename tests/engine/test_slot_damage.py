@@ -274,6 +274,7 @@ def test_inspect(path: Path) -> None:
         "tokens": 400,
         "rows": {"attention": {"spans": 8, "tokens": 400, "bytes": 72_000}},
         "checkpoints": 4,
+        "checkpoint_bytes": {"stored": 7424, "separate": 7424},
     }
     assert summary["receipts"] == {"count": 8, "prompt_n": 80, "cache_n": 28, "predicted_n": 160}
     assert summary["bytes"]["file"] == path.stat().st_size

@@ -8,48 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.cli.bench.peer import Peer
 from engine.errors import FormatError, UnsupportedError
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.detokenizer import IncrementalDetokenizer
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from tests.peer import Peer
+from tests.hard_texts import HARD_TEXTS
 from tests.tiny_gguf import small_spm, tokenizer_metadata, write_llama
 
-HARD_TEXTS = [
-    "",
-    " ",
-    "Hello, world!",
-    "  leading and trailing  ",
-    "runs of    white \t\t  space\n\n\n   \n and \r\n\r\n line ends\r",
-    "\n",
-    "\t\t\tif x:\n\t\t\t\treturn  # comment\n\n\n\n",
-    " " * 100,
-    "\n" * 70,
-    "def f(x: int) -> str:\n    return f'{x:>08.3f}' + \"\\n\" if x != 0 else r'\\d+'\n",
-    'SELECT * FROM "t" WHERE a>=1 AND b<>\'x\'; -- 100%\n{"k": [1, 2.5e-3, null, true]}',
-    "<html><body class='a'>&nbsp;<br/></body></html> <table><td>1</td></table>",
-    "I'm you're he'll we've I'd it's DON'T I'M YOU'LL l'été 'tis ' s",
-    "0 1 12 123 1234 12345 1234567890 3.14159 1,000,000 ½ ² ٣٤٥ १२३ Ⅷ ①",
-    "👩‍👩‍👧‍👦 👍🏽 🏳️‍🌈 🇩🇪 ❤️ 🫠",
-    "深度学习是机器学习的一个分支。日本語のテキスト、カタカナ。한국어 텍스트입니다.",
-    "هذا نص عربي مع أرقام ١٢٣ و تَشْكِيل",
-    "עברית עם נִקּוּד, हिन्दी में पाठ, ภาษาไทย",
-    "e\u0301 n\u0303 a\u0308\u0323 Z\u0351\u036b\u0343\u032a\u0302\u036b\u033d\u034f\u0334 \u0301alone",
-    "\u00a0\u2003\u3000\u2028\u2029\u0085\u200b\u200d\ufeff\u180e\u1680",
-    "\x00\x01\x1b[31m\x7f \x00",
-    "\ufffd \uffff \ufffe \U0010ffff \ue000 \U000e0001 \U000771f1",
-    "▁ already ▁▁ escaped ▁",
-    "supercalifragilisticexpialidocious" * 20,
-    "a" * 3000,
-    "ab" * 1500,
-    "x" + "\u0301" * 300,
-    "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
-    "<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n",
-    "<bos><eos><pad><unk></s><s><|endoftext|><|eot_id|> <0x0A> <unused42>[multimodal]",
-    "<|im_end|><|im_end|> <|im_end|>x<|im_end|",
-    "<<|im_end|>> <|im_<|im_end|>end|>",
-    "[UNK_BYTE_0x20] Ġ Ċ ĉ Ġthe",
-]
 FILES = ("smollm2", "gemma3")
 
 
@@ -100,17 +66,6 @@ def test_random_texts(peers: Mapping[str, tuple[Tokenizer, Peer]], name: str) ->
     tokenizer, peer = peers[name]
     for text in random_texts(tokenizer, 300, seed=2):
         assert_equal_ids(tokenizer, peer, text)
-
-
-@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "starcoder"])
-def test_pre_tokenizers(smollm2: Path, tmp_path: Path, pre: str) -> None:
-    path = write_llama(tmp_path / "tiny.gguf", tokenizer_metadata(smollm2) | {"tokenizer.ggml.pre": pre})
-    tokenizer = load(path)
-    with Peer(path, n_ctx=256) as peer:
-        for text in [*HARD_TEXTS, *random_texts(tokenizer, 100, seed=3)]:
-            for parse_special in (True, False):
-                ids = tokenizer.encode(text, parse_special=parse_special).tolist()
-                assert ids == peer.tokenize(text, parse_special=parse_special), text
 
 
 def test_space_prefix(gemma3: Path, tmp_path: Path) -> None:
@@ -178,6 +133,42 @@ def test_bytes_that_are_no_text(gemma3: Path) -> None:
     assert detokenizer.flush() == ""
     told = IncrementalDetokenizer(tokenizer, special=True)
     assert told.push(tokenizer.vocabulary.ids["<end_of_turn>"]) == "<end_of_turn>"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Yes.<|im_end|>\n<|im_start|>user", "Yes."),
+        ("Yes.<|im_start|>user", "Yes."),
+        ("<|im_end|>", ""),
+        ("A <|im_<|im_end|>", "A <|im_"),
+        ("<<|im_end|>", "<"),
+        ("Yes <|im_ends", "Yes <|im_ends"),
+        ("a < b and a <| b <|im_end", "a < b and a <| b <|im_end"),
+        ("é<|im_end|>é", "é"),
+    ],
+)
+def test_text_ends_before_a_stop_text(gemma3: Path, text: str, shown: str) -> None:
+    tokenizer = load(gemma3)
+    detokenizer = IncrementalDetokenizer(tokenizer, stop_texts=("<|im_end|>", "<|im_start|>"))
+    ids = tokenizer.encode(text, parse_special=False)
+    pieces = [detokenizer.push(token) for token in ids]
+    assert "".join(pieces) + detokenizer.flush() == shown
+    assert detokenizer.stopped == (text != shown)
+    if detokenizer.stopped and detokenizer.n_kept is not None:
+        assert tokenizer.decode(ids[: detokenizer.n_kept]) == shown
+
+
+def test_tokens_before_a_stop_text_are_counted_where_it_begins_with_a_token(smollm2: Path) -> None:
+    tokenizer = load(smollm2)
+    kept = {}
+    for parts in (["Yes", ".", "<", "END"], ["Yes", ".<", "END"], ["<", "END", "."]):
+        detokenizer = IncrementalDetokenizer(tokenizer, stop_texts=["<END"])
+        for part in parts:
+            for token in tokenizer.encode(part, parse_special=False):
+                detokenizer.push(token)
+        kept[" ".join(parts)] = detokenizer.n_kept
+    assert kept == {"Yes . < END": 2, "Yes .< END": None, "< END .": 0}
 
 
 def test_a_large_vocabulary_loads_at_once(gemma3: Path) -> None:

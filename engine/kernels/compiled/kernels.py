@@ -1,0 +1,257 @@
+"""The compiled kernels, as the engine sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from ctypes import c_int64, c_void_p
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llvmlite import ir as llvm_ir
+from numpy.typing import NDArray
+
+from engine.kernels.compiled import attention, decode_attention, elementwise
+from engine.kernels.compiled.isa import InstructionSet
+from engine.kernels.compiled.library import Compiling, Library, function
+from engine.kernels.compiled.operation import python_types
+from engine.kernels.compiled.products import BoundMatrix, FloatProducts, Products, QuantizedProducts
+from engine.kernels.compiled.recurrent import RecurrentKernels
+from engine.kernels.compiled.scratch import Scratch
+from engine.kernels.compiled.team import MAX_TASKS, SpinningTeam, write_work
+from engine.kernels.interface import F32, Matrix, RopeTable
+from engine.kernels.kv_types import KV_TYPES, KVRows, values_per_head
+from engine.kernels.layout import Layout
+from engine.kernels.matrices import PackedMatrix
+from engine.kernels.reference import ReferenceKernels
+
+Operation = Callable[..., None]
+
+_NO_WINDOW = 1 << 40
+_QUERIES_PER_TASK = 96  # enough to make the conversion of K and V rows cheap
+_ROWS_PER_TASK = 256  # of K and V where there are few queries: else there were fewer tasks than threads
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """Attention over rows of one K/V type."""
+
+    prefill: tuple[Operation, ...]  # with tiles of queries one and two registers wide
+    decode: Operation
+
+
+class CompiledKernels(RecurrentKernels, ReferenceKernels):
+    """Kernels for one instruction set; what has not been compiled is NumPy's."""
+
+    packs = True
+
+    def __init__(
+        self,
+        isa: InstructionSet,
+        *,
+        n_threads: int | None = None,
+        cache_folder: Path | None = None,
+        compiling: Compiling = lambda name: None,
+    ) -> None:
+        super().__init__(n_threads=n_threads)
+        self.name = isa.name  # type: ignore[misc]
+        self.isa = isa
+        self._library = Library(isa, cache_folder=cache_folder, compiling=compiling)
+        (work,) = self._library.link("team", write_work, ["team_work"])
+        self._spinning = SpinningTeam(self.team.n_threads, function(work, None, c_void_p, c_int64))
+        self._products: dict[Layout | str, Products] = {}
+        self._attention: dict[np.dtype[Any], _Attention] = {}
+        self._partial, self._scratch = Scratch(), Scratch()
+        signatures = {
+            "rms_norm": elementwise.NORM,
+            "rope_halves": elementwise.ROPE,
+            "rope_neighbors": elementwise.ROPE,
+            "add": elementwise.ADD,
+            **dict.fromkeys(elementwise.STORED_TYPES, elementwise.STORE),
+            **dict.fromkeys(elementwise.ACTIVATIONS, elementwise.ACTIVATION),
+        }
+        self._elementwise = self._link("elementwise", elementwise.write_elementwise, signatures)
+
+    @property
+    def identity(self) -> str:
+        return f"{self._library.identity} {super().identity}"
+
+    def close(self) -> None:
+        self._spinning.close()
+        super().close()
+
+    def prepare(self, weight: Matrix) -> Matrix:
+        assert isinstance(weight, PackedMatrix)
+        return BoundMatrix(weight, self._products_with)
+
+    def matmul(self, x: F32, weight: Matrix) -> F32:
+        assert isinstance(weight, BoundMatrix)
+        out = np.empty((len(x), weight.n_out), np.float32)
+        x = np.ascontiguousarray(x)
+        self._spinning.wake()
+        for part in weight.parts:
+            part.products.multiply(part, x, out)
+        return out
+
+    def take_rows(self, weight: Matrix, rows: NDArray[np.int32]) -> F32:
+        assert isinstance(weight, BoundMatrix)
+        (part,) = weight.parts
+        rows = np.ascontiguousarray(rows, np.int32)
+        out = np.empty((len(rows), part.n_in), np.float32)
+        self._spinning.wake()
+        for first in range(0, len(rows), MAX_TASKS):
+            part.products.take_rows(part, rows[first : first + MAX_TASKS], out[first : first + MAX_TASKS])
+        return out
+
+    def add(self, x: F32, y: F32) -> F32:
+        if len(x) == 1:  # NumPy is quicker to call
+            return x + y
+        out = np.empty(x.shape, np.float32)
+        x, y = _by_row(x), _by_row(y)
+        self._run("add", id(x), id(y), id(out), *x.shape, x.strides[0], y.strides[0])
+        return out
+
+    def store_rows(self, x: F32, rows: KVRows) -> None:
+        if len(x) == 1 or rows.dtype.names is not None:
+            super().store_rows(x, rows)
+            return
+        n = x.shape[1] * x.shape[2]
+        x = x if x.strides[1:] == (4 * x.shape[2], 4) else np.ascontiguousarray(x)
+        name = "store_f16" if rows.dtype.itemsize == 2 else "store_f32"
+        self._run(name, id(x), id(rows), len(x), n, x.strides[0], rows.strides[0])
+
+    def rms_norm(self, x: F32, weight: F32, eps: float) -> F32:
+        out = np.empty(x.shape, np.float32)
+        x, n_heads = _by_token(x)
+        n = x.shape[-1]
+        self._run("rms_norm", id(x), id(weight), id(out), out.size // n, n, n_heads, x.strides[0], eps)
+        return out
+
+    def rope(self, x: F32, table: RopeTable) -> F32:
+        n_tokens, n_head, head_dim = x.shape
+        out = np.empty(x.shape, np.float32)
+        x, _ = _by_token(x)
+        self._run(
+            "rope_neighbors" if table.interleaved else "rope_halves",
+            id(x), id(table.cos), id(table.sin), id(out), n_tokens, n_head, head_dim, table.cos.shape[1], x.strides[0],
+        )  # fmt: skip
+        return out
+
+    def attention(
+        self,
+        q: F32,
+        k: KVRows,
+        v: KVRows,
+        *,
+        q_start: int,
+        k_start: int,
+        scale: float,
+        n_swa: int | None,
+        softcap: float | None = None,
+        sinks: F32 | None = None,
+    ) -> F32:
+        n_tokens, n_head, head_dim_k = q.shape
+        head_dim_v = values_per_head(v)
+        if head_dim_k % 8 or head_dim_v % 8 or not n_tokens:
+            return super().attention(
+                q, k, v, q_start=q_start, k_start=k_start, scale=scale, n_swa=n_swa, softcap=softcap, sinks=sinks
+            )
+        n_rows, n_head_kv, _ = k.shape
+        n_group = n_head // n_head_kv
+        q, _ = _by_token(q)
+        out = np.empty((n_tokens, n_head * head_dim_v), np.float32)
+        # the cut into tasks depends on sizes alone: results must not depend on the number of threads
+        if n_tokens == 1:
+            operation, tokens, rows = self._attention_of(k).decode, 1, _ROWS_PER_TASK
+            n_partial = n_head * decode_attention.partial_floats(head_dim_v)
+            n_scratch = decode_attention.scratch_floats(head_dim_k, head_dim_v)
+        else:
+            n_registers = 1 if n_tokens * n_group <= attention.tile_width(self.isa, 1) else 2
+            width = attention.tile_width(self.isa, n_registers)
+            operation = self._attention_of(k).prefill[n_registers - 1]
+            tokens = min(n_tokens, max(1, _QUERIES_PER_TASK // n_group))
+            rows = _ROWS_PER_TASK if n_tokens * n_group <= width else n_rows
+            n_tiles = -(-tokens * n_group // width)
+            n_partial = -(-n_tokens // tokens) * n_head_kv * n_tiles * attention.partial_floats(width, head_dim_v)
+            n_scratch = attention.scratch_floats(width, head_dim_k, head_dim_v, n_tiles)
+        n_chunks = -(-n_rows // rows)
+        partial, scratch = self._partial.of(4 * n_chunks * n_partial), self._scratch.of(4 * n_scratch * self.n_threads)
+        self._spinning.wake()
+        operation(
+            self._spinning.address, id(q), id(k), id(v), id(out), None if sinks is None else sinks.ctypes.data,
+            n_tokens, n_rows, q.strides[0], n_head_kv, n_group, head_dim_k, head_dim_v, q_start, k_start,
+            _NO_WINDOW if n_swa is None else n_swa, scale, softcap or 0.0, tokens, rows, n_chunks,
+            id(partial), id(scratch), 4 * n_scratch,
+        )  # fmt: skip
+        return out
+
+    def silu_mul(self, gate: F32, up: F32) -> F32:
+        return self._activate_with("silu_mul", gate, up)
+
+    def gelu_mul(self, gate: F32, up: F32) -> F32:
+        return self._activate_with("gelu_mul", gate, up)
+
+    def sigmoid_mul(self, gate: F32, up: F32) -> F32:
+        return self._activate_with("sigmoid_mul", gate, up)
+
+    def _activate_with(self, name: str, gate: F32, up: F32) -> F32:
+        out = np.empty(up.shape, np.float32)
+        gate, up = _by_row(gate), _by_row(up)
+        self._run(name, id(gate), id(up), id(out), *up.shape, gate.strides[0], up.strides[0])
+        return out
+
+    def _run(self, name: str, *arguments: float) -> None:
+        self._spinning.wake()
+        self._elementwise[name](self._spinning.address, *arguments)
+
+    def _products_with(self, kind: Layout | str) -> Products:
+        if kind not in self._products:
+            self._products[kind] = (
+                FloatProducts(self._library, self._spinning, kind)
+                if isinstance(kind, str)
+                else QuantizedProducts(self._library, self._spinning, kind)
+            )
+        return self._products[kind]
+
+    def _attention_of(self, rows: KVRows) -> _Attention:
+        """Return the attention over rows of a K/V type."""
+        if rows.dtype not in self._attention:
+            name = next(name for name, dtype in KV_TYPES.items() if dtype == rows.dtype)
+            prefill = self._link(
+                f"attention_{name}",
+                partial(attention.write_attention, kv_type=name),
+                dict.fromkeys(["attention_1", "attention_2"], attention.PARAMETERS),
+            )
+            decode = self._link(
+                f"decode_attention_{name}",
+                partial(decode_attention.write_decode_attention, kv_type=name),
+                {"decode_attention": attention.PARAMETERS},
+            )
+            self._attention[rows.dtype] = _Attention(tuple(prefill.values()), decode["decode_attention"])
+        return self._attention[rows.dtype]
+
+    def _link(
+        self, name: str, write: Callable[..., None], signatures: Mapping[str, Mapping[str, llvm_ir.Type]]
+    ) -> dict[str, Operation]:
+        """Return a module's operations by name."""
+        addresses = self._library.link(name, write, list(signatures))
+        return {
+            operation: function(address, None, *python_types(parameters))
+            for address, (operation, parameters) in zip(addresses, signatures.items(), strict=True)
+        }
+
+
+def _by_token(x: F32) -> tuple[F32, int]:
+    """Return x (…, n) such that only the first axis may have gaps, and how many rows of n lie in one step of it."""
+    if x.ndim == 3 and x.strides[2] == 4 and x.strides[1] == 4 * x.shape[2]:
+        return x, x.shape[1]
+    return _by_row(x), 1
+
+
+def _by_row(x: F32) -> F32:
+    """Return x (…, n) as a matrix whose rows have no gaps."""
+    if x.ndim == 2 and x.strides[1] == 4:
+        return x
+    return np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])

@@ -1,0 +1,130 @@
+"""The compiled products with weight matrices: what they are called with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from engine.kernels.compiled import float_matmul, matmul
+from engine.kernels.compiled.activations import activation_nbytes
+from engine.kernels.compiled.library import Library, function
+from engine.kernels.compiled.operation import python_types
+from engine.kernels.compiled.records import RecordReader
+from engine.kernels.compiled.scratch import Scratch
+from engine.kernels.compiled.team import SpinningTeam
+from engine.kernels.interface import F32, Matrix
+from engine.kernels.layout import Layout
+from engine.kernels.matrices import PackedMatrix, Part
+
+
+class Products(ABC):
+    """The compiled products with one kind of part."""
+
+    def __init__(self, library: Library, team: SpinningTeam, name: str, write: Callable[..., None]) -> None:
+        exports = ["matvec", "matmul", "take_rows"]
+        types = python_types(matmul.PARAMETERS)
+        self._matvec, self._matmul, self._take_rows = (
+            function(address, None, *types) for address in library.link(f"matmul_{name}", write, exports)
+        )
+        self._team = team
+        self._activations, self._panels = Scratch(), Scratch()
+
+    @abstractmethod
+    def activation_nbytes(self, n_tokens: int, n_in: int) -> int:
+        """Return the size of quantized activations; 0 where they are not."""
+
+    @abstractmethod
+    def panel_nbytes(self, n_in: int) -> int:
+        """Return the size of a thread's panel."""
+
+    def bind(self, part: Part, *, offset: int) -> BoundPart:
+        """Return a part ready for products, whose results go to the columns of the output from `offset` on."""
+        sizes = [part.data.ctypes.data, part.n_in, part.n_out, part.data.shape[1], self.panel_nbytes(part.n_in)]
+        return BoundPart(self, part, np.array(sizes, np.int64), offset)
+
+    def multiply(self, part: BoundPart, x: F32, out: F32) -> None:
+        """Write the products of x (n_tokens, n_in) with a part's rows to its columns of out (n_tokens, n_out)."""
+        n_tokens, n_out = out.shape
+        operation = self._matvec if n_tokens == 1 else self._matmul
+        activations = self._activations.of(self.activation_nbytes(n_tokens, part.n_in))
+        panels = self._panels.of(part.panel_nbytes * self._team.n_threads)
+        operation(
+            self._team.address, part.address, id(x), id(out), n_tokens,
+            part.out_offset, 4 * n_out, id(activations), id(panels),
+        )  # fmt: skip
+
+    def take_rows(self, part: BoundPart, rows: NDArray[np.int32], out: F32) -> None:
+        """Write rows of a part, by their numbers, to out (len(rows), n_in)."""
+        panels = self._panels.of(part.panel_nbytes * self._team.n_threads)
+        self._take_rows(
+            self._team.address, part.address, id(rows), id(out), len(rows), 0, 4 * part.n_in, id(panels), id(panels)
+        )
+
+
+class BoundPart:
+    """A part, and what compiled functions must know of it: see `matmul.PART`."""
+
+    def __init__(self, products: Products, part: Part, description: NDArray[np.int64], offset: int) -> None:
+        self.products = products
+        self.n_in = part.n_in
+        self.panel_nbytes = int(description[-1])
+        self.out_offset = 4 * offset
+        self._memory = part.data, description
+        self.address = description.ctypes.data
+
+
+class BoundMatrix(Matrix):
+    """A matrix whose parts are ready for compiled products."""
+
+    def __init__(self, matrix: PackedMatrix, products_with: Callable[[Layout | str], Products]) -> None:
+        self._shape, self._nbytes = matrix.shape, matrix.nbytes
+        self.n_out = self._shape[0]
+        offsets = accumulate((part.n_out for part in matrix.parts), initial=0)
+        self.parts = tuple(
+            products_with(part.kind).bind(part, offset=offset)
+            for part, offset in zip(matrix.parts, offsets, strict=False)
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._shape
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+
+class QuantizedProducts(Products):
+    """Products with records of small integers."""
+
+    def __init__(self, library: Library, team: SpinningTeam, layout: Layout) -> None:
+        # what a layout means is not in the sources that name the cache's folder
+        name = f"{layout.name}-{xxhash.xxh3_64_hexdigest(repr(layout).encode())}"
+        super().__init__(library, team, name, partial(matmul.write_matmul, layout=layout))
+        self._wide = RecordReader(layout, library.isa).wide
+        self._n_runs = layout.n_runs
+
+    def activation_nbytes(self, n_tokens: int, n_in: int) -> int:
+        return activation_nbytes(n_tokens, n_in, wide=self._wide, n_runs=self._n_runs)
+
+    def panel_nbytes(self, n_in: int) -> int:
+        return matmul.panel_nbytes(n_in, wide=self._wide, n_runs=self._n_runs)
+
+
+class FloatProducts(Products):
+    """Products with floats."""
+
+    def __init__(self, library: Library, team: SpinningTeam, type_name: str) -> None:
+        super().__init__(library, team, type_name, partial(float_matmul.write_float_matmul, type_name=type_name))
+
+    def activation_nbytes(self, n_tokens: int, n_in: int) -> int:
+        return 0
+
+    def panel_nbytes(self, n_in: int) -> int:
+        return float_matmul.panel_nbytes(n_in)

@@ -1,0 +1,175 @@
+"""Reading the records of a layout in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from engine.kernels.compiled.ir import Function, Type, Value, f16, i8, i16, i32, vec
+from engine.kernels.compiled.isa import InstructionSet
+from engine.kernels.layout import BLOCK, GROUP, SUPERBLOCK, Layout
+
+Halves = list[Value]  # the 16 rows of a group, in as many registers as they take
+
+
+@dataclass(frozen=True)
+class RecordReader:
+    """Writes the instructions that take the records of a layout apart, for one instruction set.
+
+    What comes out is ready for `InstructionSet.dot`: *steps* of 64 bytes, for each of the 16 rows four weights of
+    8 bits or (`wide`) two of 16 bits. In wide steps the first and third of four inputs come before the second and
+    fourth, since that is how bytes become int16 values without being moved.
+    """
+
+    layout: Layout
+    isa: InstructionSet
+
+    @property
+    def wide(self) -> bool:
+        """Whether steps hold int16 values."""
+        return self.layout.is_signed and self.isa.signed_weights == "wide"
+
+    @property
+    def has_offset(self) -> bool:
+        """Whether 128 is added to signed weights."""
+        return self.layout.is_signed and self.isa.signed_weights == "offset"
+
+    @property
+    def step_type(self) -> Type:
+        """The type of a register of a step."""
+        return vec(i16, 2 * self.isa.lanes) if self.wide else self.isa.bytes
+
+    @property
+    def n_steps(self) -> int:
+        """Steps in a block."""
+        return BLOCK // 2 if self.wide else BLOCK // 4
+
+    @property
+    def n_halves(self) -> int:
+        """Registers that 16 rows take."""
+        return GROUP // self.isa.lanes
+
+    @property
+    def zero_point(self) -> int:
+        """What must be subtracted from the weights in the steps."""
+        return 128 if self.has_offset else self.layout.zero_point
+
+    @property
+    def has_minimum(self) -> bool:
+        """Whether something is added to the products of weights and scales."""
+        return self.layout.has_minimum or self.zero_point != 0
+
+    def blocks(self, f: Function, group: Value, n_blocks: Value) -> Iterator[tuple[Value, Value, Value]]:
+        """Write a loop over a group's blocks; yields the block's index, its record and its head, once.
+
+        What is written before the iterator is asked again is the loop's body.
+        """
+        layout = self.layout
+        if not layout.has_head:
+            with f.loop(n_blocks) as block:
+                yield block, group + block * layout.record_bytes, group
+            return
+        superblock_bytes = layout.head_bytes + SUPERBLOCK * layout.record_bytes
+        with f.loop(n_blocks // SUPERBLOCK) as superblock:
+            head = group + superblock * superblock_bytes
+            with f.loop(SUPERBLOCK) as block:
+                record = head + (block * layout.record_bytes + layout.head_bytes)
+                yield superblock * SUPERBLOCK + block, record, head
+
+    def sum_of_products(self, f: Function, steps: Iterable[tuple[Halves, list[Value]]], n_tokens: int) -> list[Halves]:
+        """Return the sums of products of a run's weights and activations as int32, for each token and half.
+
+        `steps` gives each step's weights, and for each token the four (or two) activations that meet them.
+        """
+        isa, wide = self.isa, self.wide
+        most = 1 << 16 if wide else isa.most_dots(self.layout.value_bits)
+        sums: list[list[Value | None]] = [[None] * self.n_halves for _ in range(n_tokens)]
+        totals = [[isa.dot_accumulator(f, wide=wide)] * self.n_halves for _ in range(n_tokens)]
+        for number, (weights, activations) in enumerate(steps):
+            if number and number % most == 0:
+                self._empty(f, totals, sums)
+            for token, activation in enumerate(activations):
+                for half, weight in enumerate(weights):
+                    totals[token][half] = isa.dot(f, totals[token][half], weight, activation, wide=wide)
+        self._empty(f, totals, sums)
+        return [[total for total in line if total is not None] for line in sums]
+
+    def _empty(self, f: Function, totals: list[Halves], sums: list[list[Value | None]]) -> None:
+        """Add accumulators to the sums, and begin anew with them."""
+        for line, into in zip(totals, sums, strict=True):
+            for half, total in enumerate(line):
+                added = self.isa.dot_sum(f, total, wide=self.wide)
+                before = into[half]
+                into[half] = added if before is None else before + added
+                line[half] = self.isa.dot_accumulator(f, wide=self.wide)
+
+    def steps(self, f: Function, record: Value, run: int) -> Iterator[tuple[int, Halves]]:
+        """Yield the number of each step of a run, and its registers."""
+        layout, isa = self.layout, self.isa
+        unit_inputs = 4 * (8 // layout.bits)  # inputs in 64 bytes
+        for unit in range(run * layout.run // unit_inputs, (run + 1) * layout.run // unit_inputs):
+            raw = [f.load(isa.bytes, record + (64 * unit + 4 * isa.lanes * h)) for h in range(self.n_halves)]
+            for part in range(8 // layout.bits):
+                step = unit * (8 // layout.bits) + part
+                values = [self._weights(f, register, part) for register in raw]
+                if not self.wide:
+                    yield step, values
+                    continue
+                pairs = [value.bits(vec(i16, 2 * isa.lanes)) for value in values]
+                yield 2 * step, [(pair << 8) >> 8 for pair in pairs]
+                yield 2 * step + 1, [pair >> 8 for pair in pairs]
+
+    def _weights(self, f: Function, raw: Value, part: int) -> Value:
+        """Return the weights of one of the inputs that share a byte."""
+        layout = self.layout
+        values = raw
+        if layout.bits < 8:
+            shifted = raw.unsigned_shift(layout.bits * part) if part else raw
+            values = shifted & ((1 << layout.bits) - 1) if layout.bits * (part + 1) < 8 else shifted
+        if layout.table is not None:
+            values = self.isa.look_up(f, layout.table, values)
+        if self.has_offset:
+            values = values ^ -128
+        return values
+
+    def scales(self, f: Function, record: Value, head: Value, run: int) -> tuple[Halves, Halves]:
+        """Return a run's scales and minima as float32; no minima where there are none."""
+        scales, minima = [], []
+        for half in range(self.n_halves):
+            scale, minimum = self._stored_scales(f, record, run, half)
+            if self.layout.has_head:
+                factors = [
+                    f.load(vec(f16, self.isa.lanes), head + 2 * (GROUP * i + self.isa.lanes * half)).to(self.isa.f32s)
+                    for i in range(2 if self.layout.has_minimum else 1)
+                ]
+                scale = scale * factors[0]
+                if minimum is not None:
+                    minimum = 0.0 - minimum * factors[1]
+            if self.zero_point:
+                below = scale * -float(self.zero_point)
+                minimum = below if minimum is None else minimum + below
+            scales.append(scale)
+            if minimum is not None:
+                minima.append(minimum)
+        return scales, minima
+
+    def _stored_scales(self, f: Function, record: Value, run: int, half: int) -> tuple[Value, Value | None]:
+        layout, lanes, f32s = self.layout, self.isa.lanes, self.isa.f32s
+        place = layout.value_bytes + (GROUP * run + lanes * half) * (2 if layout.scale == "f16" else 1)
+
+        def load(offset: int) -> Value:
+            if layout.scale == "f16":
+                return f.load(vec(f16, lanes), record + offset).to(f32s)
+            return f.load(vec(i8, lanes), record + offset).to(vec(i32, lanes)).to(f32s)
+
+        match layout.scale:
+            case "u4":
+                both = f.load(vec(i8, lanes), record + place).unsigned_to(vec(i32, lanes))
+                return (both & 15).to(f32s), both.unsigned_shift(4).to(f32s)
+            case "e8m0":
+                exponent = f.load(vec(i8, lanes), record + place).unsigned_to(vec(i32, lanes))
+                # 2 ** (e - 128), below the normal numbers for the two smallest
+                tiny = f.constant(vec(i32, lanes), 1 << 21) << exponent
+                return f.select(exponent < 2, tiny, (exponent - 1) << 23).bits(f32s), None
+            case _:
+                return load(place), load(place + layout.scale_bytes) if layout.has_minimum else None

@@ -1,0 +1,93 @@
+"""Tensors, block by block as in the file, rearranged into the records that the compiled kernels read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.kernels.layout import BLOCK, GROUP, SUPERBLOCK, Layout
+from engine.kernels.team import ThreadTeam
+from engine.quants.blocks import Parts, QuantizedFormat
+
+_CHUNK_WEIGHTS = 1 << 17  # what one task rearranges: its intermediate arrays stay in the second-level cache
+
+
+def pack(
+    data: NDArray[np.uint8], block_format: type[QuantizedFormat], shape: tuple[int, int], *, team: ThreadTeam
+) -> NDArray[np.uint8]:
+    """Return a tensor (n_out, n_in) as groups of records, shape (n_groups, group_bytes); see `kernels.layout`.
+
+    `data` holds the tensor's bytes as in the file. Rows that fill up the last group are zero.
+    """
+    n_out, n_in = shape
+    n_groups = -(-n_out // GROUP)
+    rows = data.reshape(n_out, -1)
+    out = np.empty((n_groups, block_format.layout.group_bytes(n_in)), np.uint8)
+    step = max(1, _CHUNK_WEIGHTS // (GROUP * n_in))
+
+    def rearrange(chunk: int) -> None:
+        groups = slice(chunk * step, (chunk + 1) * step)
+        part = rows[groups.start * GROUP : groups.stop * GROUP]
+        target = out[groups]
+        if len(part) < len(target) * GROUP:
+            part = np.concatenate([part, np.zeros((len(target) * GROUP - len(part), part.shape[1]), np.uint8)])
+        parts = block_format.split(part.reshape(-1, block_format.block_bytes))
+        target[...] = _records(block_format.layout, parts, len(target), n_in)
+
+    team.run(-(-n_groups // step), rearrange)
+    return out
+
+
+def pack_floats(data: NDArray[np.uint8], shape: tuple[int, int], *, team: ThreadTeam) -> NDArray[np.uint8]:
+    """Return a tensor (n_out, n_in) of floats as groups of rows, the values of an input side by side.
+
+    The shape of the result is (n_groups, group_bytes); rows that fill up the last group are zero.
+    """
+    n_out, n_in = shape
+    rows = data.reshape(n_out, -1)
+    elements = rows.view(np.dtype(f"u{rows.shape[1] // n_in}"))
+    out = np.zeros((-(-n_out // GROUP), n_in, GROUP), elements.dtype)
+
+    def rearrange(group: int) -> None:
+        part = elements[group * GROUP : (group + 1) * GROUP]
+        out[group, :, : len(part)] = part.T
+
+    team.run(len(out), rearrange)
+    return out.view(np.uint8).reshape(len(out), -1)
+
+
+def _records(layout: Layout, parts: Parts, n_groups: int, n_in: int) -> NDArray[np.uint8]:
+    """Return the records of whole groups, (n_groups, group_bytes)."""
+    n_blocks = n_in // BLOCK
+    records = [
+        _values(layout, parts.values.view(np.uint8).reshape(n_groups, GROUP, n_blocks, BLOCK)),
+        _by_row(parts.scales, n_groups, n_blocks),
+    ]
+    if parts.minima is not None:
+        records.append(_by_row(parts.minima, n_groups, n_blocks))
+    blocks = np.concatenate(records, axis=-1)  # (n_groups, n_blocks, record_bytes)
+    if parts.head is None:
+        return blocks.reshape(n_groups, -1)
+    heads = _by_row(parts.head, n_groups, n_blocks // SUPERBLOCK)
+    superblocks = blocks.reshape(n_groups, n_blocks // SUPERBLOCK, -1)
+    return np.concatenate([heads, superblocks], axis=-1).reshape(n_groups, -1)
+
+
+def _values(layout: Layout, values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Lay values (n_groups, 16, n_blocks, 32) out by fours of inputs: (n_groups, n_blocks, value_bytes)."""
+    per_byte = 8 // layout.bits
+    fours = values.reshape(*values.shape[:3], -1, per_byte, 4)
+    packed = fours[..., 0, :].copy()
+    for i in range(1, per_byte):
+        packed |= fours[..., i, :] << np.uint8(layout.bits * i)
+    # (group, row, block, unit, 4) -> (group, block, unit, row, 4), four bytes moved as one
+    moved = packed.view(np.uint32)[..., 0].transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(moved).view(np.uint8).reshape(values.shape[0], values.shape[2], -1)
+
+
+def _by_row(numbers: NDArray[Any], n_groups: int, n_blocks: int) -> NDArray[np.uint8]:
+    """Lay numbers (…, n) of each block out as (n_groups, n_blocks, bytes): all rows of the first, of the second …"""
+    by_block = numbers.reshape(n_groups, GROUP, n_blocks, -1).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(by_block).view(np.uint8).reshape(n_groups, n_blocks, -1)

@@ -1,0 +1,73 @@
+"""Conversations that share their beginning: what one of them has read, another one need not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from engine.errors import DormouseError
+from engine.slot.archive import Archive
+from engine.slot.prefix_index import PrefixIndex, read_steps, state_key
+from engine.slot.records import Model, TokenIds
+from engine.slot.slot import Slot
+from engine.slot.slot_file import SlotFile
+from engine.slot.store import Store
+
+_LEAST = 64  # tokens that a donation must save
+_N_CANDIDATES = 3
+
+
+class Donors:
+    """The slot files of a folder and those that are open, as givers of rows and checkpoints. For one thread only."""
+
+    def __init__(self, folder: Path | None, *, index: Path | None) -> None:
+        """Look for donors in `folder`, if there is one; what is found out about them is kept in the file `index`."""
+        self._folder = folder
+        self._index = PrefixIndex(index)
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._index.close()
+
+    def supply(
+        self, slot: Slot, prompt: TokenIds, *, model: Model, own: Path | None, open_files: Mapping[Path, Store]
+    ) -> str | None:
+        """Let the slot have what another conversation knows of `prompt` (ids); return the name of its slot file.
+
+        None is returned, and nothing done, where nobody knows much more than the slot itself. `open_files` are those
+        that this process has open, temporary conversations not among them.
+        """
+        n_known = slot.plan(prompt).n
+        if len(prompt) - n_known < _LEAST:
+            return None
+        others = {path: store for path, store in open_files.items() if path != own}
+        if self._folder is not None:
+            self._index.update(self._folder, but=open_files)
+        for path, store in others.items():
+            with suppress(DormouseError):
+                self._index.put(path, store.call(read_steps).result())
+        candidates = [path for path in self._index.longest(model, prompt) if path != own]
+        with ExitStack() as opened:
+            offers = []
+            for path in candidates[:_N_CANDIDATES]:
+                with suppress(DormouseError):
+                    archive = _open(path, others.get(path), model, opened)
+                    offers.append((slot.plan(prompt, archive), archive, path.name))
+            for reuse, archive, name in sorted(offers, key=lambda offer: offer[0].n, reverse=True):
+                if reuse.n - n_known >= _LEAST and slot.adopt(archive, reuse, name=name):
+                    return name
+        return None
+
+
+def _open(path: Path, store: Store | None, model: Model, opened: ExitStack) -> Archive:
+    """Return the state that a slot file has of a model."""
+    if store is None:
+        store = Store(lambda: SlotFile.open(path, read_only=True, wait=False), on_error=_ignore)
+        opened.callback(store.close)
+    models = store.call(SlotFile.models).result()
+    return Archive(store, next((other.id for other in models if state_key(other) == state_key(model)), 0))
+
+
+def _ignore(_: DormouseError) -> None:
+    """What goes wrong when a file that was only read is closed concerns nobody."""

@@ -1,0 +1,175 @@
+"""Which slot files of a folder begin as a prompt does: an index of chained digests, in the cache.
+
+Where runs of tokens end, a slot file knows the digest of everything before. A prompt is followed from digest to digest;
+its ids are hashed, those of the files are not read. All this can be computed again: what can't be used is thrown away.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import SlotBusyError, SlotFileError
+from engine.slot.records import ROOT_DIGEST, Model, Segment, TokenIds, chain_digest
+from engine.slot.slot_file import SlotFile
+
+_LAYOUT = 1
+_PATIENCE = 0.5  # seconds for reading files that changed, at each update; the others follow at the next
+_CREATION = """
+CREATE TABLE file (path TEXT PRIMARY KEY, mtime_ns INTEGER, nbytes INTEGER);
+CREATE TABLE step (path TEXT, model TEXT, base BLOB, length INTEGER, digest BLOB);
+CREATE INDEX step_by_base ON step (model, base, length);
+CREATE INDEX step_by_path ON step (path);
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """From the digest `base` the next `length` ids lead to `digest`, for a model's state (`state_key`)."""
+
+    model: str
+    base: bytes
+    length: int
+    digest: bytes
+
+
+def state_key(model: Model) -> str:
+    """Return what must be equal for one model identity to use the state of another."""
+    return f"{model.fingerprint} {model.kv_type}"
+
+
+def read_steps(file: SlotFile) -> list[Step]:
+    """Return the steps of all segments in a slot file."""
+    return [step for model in file.models() for step in _steps(state_key(model), file.segments(model.id))]
+
+
+def _steps(key: str, segments: dict[int, Segment]) -> Iterator[Step]:
+    for segment in segments.values():
+        yield Step(key, segment.base, len(segment.token_ids), segment.digest)
+        parent = None if segment.parent is None else segments[segment.parent]
+        if parent is not None and segment.parent_length < len(parent.token_ids):
+            yield Step(key, parent.base, segment.parent_length, segment.base)
+
+
+class PrefixIndex:
+    """The index of one folder, kept in a file, or in memory for None. For one thread only; never raises."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._sqlite: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._sqlite is not None:
+            self._sqlite.close()
+            self._sqlite = None
+
+    def update(self, folder: Path, *, but: Iterable[Path]) -> None:
+        """Read the slot files of the folder that are new or changed, except those `but`."""
+        with self._forgiving() as db:
+            known = {path: (mtime, nbytes) for path, mtime, nbytes in db.execute("SELECT * FROM file")}
+            found = dict(_scan(folder))
+            for path in known.keys() - {str(path) for path in found}:
+                self._forget(db, path)
+            deadline = time.monotonic() + _PATIENCE
+            for path, stamp in sorted(found.items(), key=lambda item: item[1], reverse=True):
+                if path not in set(but) and known.get(str(path)) != stamp and time.monotonic() < deadline:
+                    self._read(db, path, stamp)
+
+    def put(self, path: Path, steps: Iterable[Step]) -> None:
+        """Replace what is known of a file that is open; once it is closed, it is read again."""
+        with self._forgiving() as db:
+            self._replace(db, path, (0, 0), steps)
+
+    def longest(self, model: Model, prompt: TokenIds) -> list[Path]:
+        """Return the files that begin as the prompt does, the longest beginning first."""
+        lengths: dict[str, int] = defaultdict(int)
+        with self._forgiving() as db:
+            todo, key = {ROOT_DIGEST: 0}, state_key(model)
+            while todo:
+                base, start = todo.popitem()
+                rows = db.execute("SELECT DISTINCT length FROM step WHERE model = ? AND base = ?", (key, base))
+                for (length,) in rows.fetchall():
+                    digest = chain_digest(base, prompt[start : start + length])
+                    sql = "SELECT path FROM step WHERE model = ? AND base = ? AND length = ? AND digest = ?"
+                    paths = [path for (path,) in db.execute(sql, (key, base, length, digest))]
+                    for path in paths:
+                        lengths[path] = max(lengths[path], start + length)
+                    if paths and length:
+                        todo[digest] = start + length
+        return [Path(path) for path in sorted(lengths, key=lambda path: (-lengths[path], path))]
+
+    def _read(self, db: sqlite3.Connection, path: Path, stamp: tuple[int, int]) -> None:
+        try:
+            with SlotFile.open(path, read_only=True, wait=False) as file:
+                self._replace(db, path, stamp, read_steps(file))
+        except SlotBusyError:
+            pass  # open elsewhere
+        except SlotFileError:
+            self._replace(db, path, stamp, [])
+
+    def _replace(self, db: sqlite3.Connection, path: Path, stamp: tuple[int, int], steps: Iterable[Step]) -> None:
+        self._forget(db, str(path))
+        db.execute("INSERT INTO file VALUES (?, ?, ?)", (str(path), *stamp))
+        rows = ((str(path), step.model, step.base, step.length, step.digest) for step in steps)
+        db.executemany("INSERT INTO step VALUES (?, ?, ?, ?, ?)", rows)
+
+    def _forget(self, db: sqlite3.Connection, path: str) -> None:
+        db.execute("DELETE FROM file WHERE path = ?", (path,))
+        db.execute("DELETE FROM step WHERE path = ?", (path,))
+
+    @contextmanager
+    def _forgiving(self) -> Iterator[sqlite3.Connection]:
+        """Give the database; what is done with it is done as a whole or, where that can't be, not at all."""
+        if self._sqlite is None:
+            self._sqlite = _open(self._path)
+        try:
+            yield self._sqlite
+            self._sqlite.commit()
+        except sqlite3.OperationalError:  # another process has it, or the disk is full
+            self.close()
+        except sqlite3.DatabaseError:
+            self.close()
+            _remove(self._path)
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    """Open the index; anew if it is damaged, in memory if there is no place for it."""
+    for place in (path, path, None):
+        if place is not None:
+            with suppress(OSError):
+                place.touch(mode=0o600)
+        try:
+            db = sqlite3.connect(place or ":memory:", timeout=0.2)
+            (layout,) = db.execute("PRAGMA user_version").fetchone()
+            if layout == 0:
+                db.executescript(f"BEGIN; {_CREATION} PRAGMA user_version={_LAYOUT}; COMMIT")
+            if layout in (0, _LAYOUT):
+                return db
+            db.close()
+        except sqlite3.Error:
+            pass
+        _remove(place)
+    raise AssertionError("there is always memory")
+
+
+def _remove(path: Path | None) -> None:
+    if path is not None:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _scan(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
+    """Yield the slot files of a folder, each with its time and size."""
+    with suppress(OSError), os.scandir(folder) as items:
+        for item in items:
+            with suppress(OSError):
+                if item.name.endswith(".slot") and not item.name.startswith(".") and item.is_file():
+                    status = item.stat()
+                    yield Path(item.path), (status.st_mtime_ns, status.st_size)

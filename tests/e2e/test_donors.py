@@ -1,0 +1,127 @@
+"""Conversations that begin alike: the second one evaluates only what is its own."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import events
+from engine.cli.client import Client
+from engine.sampling import SamplingParameters
+from engine.session import TurnSettings
+from engine.slot.slot_file import SlotFile
+from engine.slot.verify import verify
+from tests.slot_samples import write_conversation
+
+STORY = (Path(__file__).parents[1] / "data" / "tea-party.txt").read_text(encoding="utf-8")
+WORDS = " ".join(STORY.split())
+SETTINGS = TurnSettings(SamplingParameters(temperature=0), max_tokens=5)
+
+
+class Person:
+    """Asks one question in each of several conversations."""
+
+    def __init__(self, model: Path, library: Path) -> None:
+        self.library = library
+        self.client = Client(kernels=None, n_threads=None, warn=pytest.fail, library=library)
+        self.client.wait(self.client.session.load_model(model))
+
+    def open(self, path: Path | None) -> int:
+        opening = self.client.session.open(path)
+        self.client.wait(opening)
+        assert opening.conversation is not None
+        return opening.conversation
+
+    def ask(self, conversation: int, text: str, *, system: str | None = None) -> events.TurnFinished:
+        job = self.client.session.send(conversation, text, system=system, settings=SETTINGS)
+        turn = self.client.wait(job)
+        assert isinstance(turn, events.TurnFinished)
+        return turn
+
+    def ask_and_close(self, path: Path, text: str, *, system: str | None = None) -> events.TurnFinished:
+        conversation = self.open(path)
+        turn = self.ask(conversation, text, system=system)
+        self.client.wait(self.client.session.close_conversation(conversation))
+        return turn
+
+
+@pytest.fixture(scope="module", params=["smollm2", "gemma3"], name="person")
+def _person(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    person = Person(request.getfixturevalue(request.param), tmp_path_factory.mktemp("library"))
+    yield person
+    person.client.session.close()
+
+
+@pytest.fixture(autouse=True)
+def _empty_library(person: Person) -> Iterator[None]:
+    yield
+    shutil.rmtree(person.library)
+    person.library.mkdir()
+
+
+def test_a_long_system_message_is_read_once(person: Person, tmp_path: Path) -> None:
+    system = WORDS[:5000]
+    alone = person.ask(person.open(None), "What time is it?", system=system)
+    first = person.ask_and_close(person.library / "first.slot", "Who is asleep?", system=system)
+    second = person.ask_and_close(tmp_path / "second.slot", "What time is it?", system=system)
+    assert (alone.receipt.donor, first.receipt.donor, second.receipt.donor) == (None, None, "first.slot")
+    assert first.receipt.prompt_n > 900
+    assert second.receipt.prompt_n < 30
+    assert (second.receipt.source, second.receipt.reason) == ("restored", "none")
+    assert second.token_ids == alone.token_ids
+
+    (person.library / "first.slot").unlink()  # what was taken is the second one's own now
+    assert verify(tmp_path / "second.slot") == []
+    with SlotFile.open(tmp_path / "second.slot", read_only=True) as file:
+        assert [receipt.donor for receipt in file.receipts()] == ["first.slot"]
+        (donation,) = [entry.detail for entry in file.log() if entry.event == "donation"]
+        assert (donation["donor"], donation["n_tokens"]) == ("first.slot", second.receipt.cache_n)
+    opened = person.open(tmp_path / "second.slot")
+    again = person.client.wait(person.client.session.regenerate(opened, settings=SETTINGS))
+    assert isinstance(again, events.TurnFinished)
+    assert (again.receipt.prompt_n, again.receipt.donor) == (0, None)
+
+
+def test_a_document_in_the_same_message_is_read_once(person: Person) -> None:
+    document = f"{WORDS[:5000]} ### "
+    person.ask_and_close(person.library / "0.slot", document + "Who is asleep?")
+    turn = person.ask_and_close(person.library / "1.slot", document + "What time is it?")
+    assert turn.receipt.donor == "0.slot"
+    assert turn.receipt.prompt_n < 30
+
+
+def test_open_conversations_give_but_temporary_ones_never_do(person: Person, tmp_path: Path) -> None:
+    system = WORDS[500:1500]
+    opened = [person.open(path) for path in (None, tmp_path / "a.slot", tmp_path / "b.slot", None)]
+    turns = [person.ask(conversation, f"Question {i}?", system=system) for i, conversation in enumerate(opened)]
+    receipts = [turn.receipt for turn in turns]
+    assert [receipt.donor for receipt in receipts[:3]] == [None, None, "a.slot"]
+    assert receipts[3].donor in ("a.slot", "b.slot")
+    assert receipts[1].prompt_n > 200 > 30 > receipts[2].prompt_n
+    for conversation in opened:
+        person.client.wait(person.client.session.close_conversation(conversation))
+
+
+def test_files_that_are_no_use_are_passed_over(person: Person) -> None:
+    library, system = person.library, WORDS[1000:2500]
+    person.ask_and_close(library / "z.slot", "Hi.", system=system)
+    whole = (library / "z.slot").read_bytes()
+    write_conversation(library / "other model.slot")
+    (library / "a.slot").write_bytes(whole[: len(whole) // 2])
+    (library / "b.slot").write_bytes(b"dear diary" * 1000)
+    (library / "c.slot").mkdir()
+    damaged = bytearray(whole)
+    damaged[100_000::4096] = b"\x55" * len(damaged[100_000::4096])
+    (library / "d.slot").write_bytes(damaged)
+    shutil.copy(library / "z.slot", library / "locked.slot")
+    with SlotFile.open(library / "locked.slot"):
+        turn = person.ask_and_close(library / "new.slot", "Who is asleep?", system=system)
+    assert (turn.receipt.donor, turn.receipt.reason) == ("z.slot", "none")
+    assert turn.receipt.prompt_n < 30
+
+
+def test_small_gains_are_left_alone(person: Person) -> None:
+    for name in "ab":
+        turn = person.ask_and_close(person.library / f"{name}.slot", "Hello.")
+        assert turn.receipt.donor is None
