@@ -3,13 +3,15 @@
 
     python3 packaging/dev.py run [slot files or a model]
     python3 packaging/dev.py test [arguments of pytest]
+    python3 packaging/dev.py bench [--runs N] [--quick]
     python3 packaging/dev.py install-desktop
     python3 packaging/dev.py uninstall-desktop
 
-`run` fetches the starter model and starts the window; `test` checks style and types and runs the tests. Both need only
-Python 3.11 or newer, and first bring about what is missing: system packages (as root; otherwise they name the command
-to type), the virtual environment `.venv`, and the pinned packages in it. `install-desktop` makes this checkout the
-program that a double click on a slot file starts, in the user's own folders; `uninstall-desktop` takes that back.
+`run` fetches the starter model and starts the window; `test` checks style and types and runs the tests; `bench`
+measures several models beside llama.cpp and prints a table. They need only Python 3.11 or newer, and first bring about
+what is missing: system packages (as root; otherwise they name the command to type), the virtual environment `.venv`,
+and the pinned packages in it. `install-desktop` makes this checkout the program that a double click on a slot file
+starts, in the user's own folders; `uninstall-desktop` takes that back.
 """
 
 from __future__ import annotations
@@ -175,6 +177,11 @@ def test_command(environment: Environment, arguments: Sequence[str]) -> None:
     run(environment.python, "-m", "pytest", *arguments)
 
 
+def bench_command(environment: Environment, arguments: Sequence[str]) -> None:
+    """Measure several models beside llama.cpp."""
+    run(environment.python, "packaging/benchmarks.py", *arguments)
+
+
 def install_desktop_command(environment: Environment, _arguments: Sequence[str]) -> None:
     """Make this checkout the program that opens slot files."""
     if sys.platform in ("win32", "darwin"):
@@ -192,6 +199,7 @@ def uninstall_desktop_command(_environment: Environment, _arguments: Sequence[st
 COMMANDS: dict[str, Callable[[Environment, Sequence[str]], None]] = {
     "run": run_command,
     "test": test_command,
+    "bench": bench_command,
     "install-desktop": install_desktop_command,
     "uninstall-desktop": uninstall_desktop_command,
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from engine.cli.bench.model_file import add_metadata
 from engine.formats.gguf import open_gguf
 
 N_EMBD, N_HEAD, N_FF, N_CTX = 32, 2, 64, 256
@@ -75,22 +76,3 @@ def small_spm(gemma3: Path) -> dict[str, object]:
         assert isinstance(items, list | np.ndarray)
         metadata[key] = items[:4000]
     return metadata
-
-
-def add_metadata(writer: gguf.GGUFWriter, key: str, value: object) -> None:
-    """Add a metadata value in the type that its Python type suggests."""
-    match value:
-        case np.ndarray():
-            writer.add_array(key, value.tolist())
-        case list():
-            writer.add_array(key, value)
-        case bool():
-            writer.add_bool(key, value)
-        case int():
-            writer.add_uint32(key, value)
-        case float():
-            writer.add_float32(key, value)
-        case str():
-            writer.add_string(key, value)
-        case _:
-            raise TypeError(key)

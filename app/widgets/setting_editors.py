@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _AUTOMATIC = "Automatic"
 _STEP = 0.05
 _N_LINES = 4
-_LEAST_WIDTH = 200
 
 
 class NumberEditor(QSpinBox):
@@ -106,7 +105,6 @@ SettingEditor = NumberEditor | DecimalEditor | ChoiceEditor | TextEditor
 def setting_editor(declaration: Declaration, parent: QWidget) -> SettingEditor:
     """Return the control for the values of a setting, with its accessible name and description."""
     editor = _editor(declaration, parent)
-    editor.setMinimumWidth(_LEAST_WIDTH)
     editor.setAccessibleName(declaration.label)
     editor.setAccessibleDescription(declaration.hint)
     return editor

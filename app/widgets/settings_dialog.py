@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal, Slot
-from PySide6.QtGui import QPalette
+from PySide6.QtGui import QPalette, QResizeEvent
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFormLayout, QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
 
 from app.widgets.setting_editors import setting_editor
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from app.settings import Declaration
 
 _SIZE = QSize(600, 780)
+_LEAST_WIDTH = 440  # below it the labels are above the controls
 _Button = QDialogButtonBox.StandardButton
 
 
@@ -48,6 +49,11 @@ class SettingsDialog(QDialog):
             return True
         return super().eventFilter(watched, event)
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        policy = QFormLayout.RowWrapPolicy
+        self._form.setRowWrapPolicy(policy.WrapAllRows if self.width() < _LEAST_WIDTH else policy.DontWrapRows)
+
     def accept(self) -> None:
         """Close it and tell what was changed."""
         super().accept()
@@ -64,15 +70,14 @@ class SettingsDialog(QDialog):
         return {name: editor.setting() for name, editor in self._editors.items()}
 
     def _build(self, page: QWidget) -> None:
-        form = QFormLayout(page)
+        self._form = form = QFormLayout(page)
         form.setContentsMargins(16, 4, 16, 16)
         form.setSpacing(8)
-        form.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
         form.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.AllNonFixedFieldsGrow)
         for group, declarations in groupby(self._declarations, lambda declaration: declaration.group):
             form.addRow(_heading(group or "", page))
             for declaration in declarations:
-                self._add_row(form, declaration, page)
+                self._add_row(declaration, page)
         area = QScrollArea(self)
         area.setFrameShape(QFrame.Shape.NoFrame)
         area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -84,18 +89,19 @@ class SettingsDialog(QDialog):
         column.addWidget(area, 1)
         column.addWidget(self._buttons())
 
-    def _add_row(self, form: QFormLayout, declaration: Declaration, page: QWidget) -> None:
+    def _add_row(self, declaration: Declaration, page: QWidget) -> None:
         editor = self._editors[declaration.name]
         label = QLabel(declaration.label, page)
         label.setBuddy(editor)
         hint = QLabel(declaration.hint, page)
         hint.setWordWrap(True)
+        hint.setAlignment(Qt.AlignmentFlag.AlignTop)
         hint.setForegroundRole(QPalette.ColorRole.PlaceholderText)
         column = QVBoxLayout()
         column.setSpacing(2)
         column.addWidget(editor)
-        column.addWidget(hint)
-        form.addRow(label, column)
+        column.addWidget(hint, 1)
+        self._form.addRow(label, column)
 
     def _buttons(self) -> QDialogButtonBox:
         buttons = QDialogButtonBox(_Button.Ok | _Button.Cancel | _Button.RestoreDefaults, self)

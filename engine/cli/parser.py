@@ -168,7 +168,16 @@ def _add_bench(commands: Any) -> None:
         description="Medians of several runs; progress on stderr.",
     )
     add = parser.add_argument
-    add("--model", type=Path, required=True, metavar="M.gguf", help="the model file")
+    subject = parser.add_mutually_exclusive_group(required=True)
+    subject.add_argument("--model", type=Path, metavar="M.gguf", help="the model file")
+    subject.add_argument(
+        "--shape", choices=list(bench.SHAPES), help="a model with random weights, as large as the one of this name"
+    )
+    add(
+        "--type",
+        choices=list(bench.TYPES),
+        help=f"measure a copy with all matrices in this type (as they are; with --shape {bench.DEFAULT_TYPE})",
+    )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--restore", action="store_true", help="instead: how soon a long conversation answers, cold, live and asleep"

@@ -9,7 +9,7 @@ import xxhash
 from engine.errors import FormatError, UnsupportedError
 from engine.formats.gguf import GGUFFile
 from engine.kernels import F32, Kernels, Matrix
-from engine.quants import BLOCK_FORMATS, Tensor, dequantize, load_matrix
+from engine.quants import BLOCK_FORMATS, Tensor, WeightMemory, dequantize, load_matrix
 
 LoadProgress = Callable[[int, int], None]  # bytes done, bytes in all; may raise to cancel
 
@@ -20,6 +20,7 @@ class Weights:
     def __init__(self, gguf: GGUFFile, kernels: Kernels, progress: LoadProgress | None = None) -> None:
         self._gguf = gguf
         self._kernels = kernels
+        self._memory = WeightMemory()
         self._progress = progress
         self._left = dict(gguf.tensors)
         self._digests: dict[str, bytes] = {}
@@ -48,13 +49,14 @@ class Weights:
 
         `rows` gives each tensor's number of rows. Raises FormatError as `array` does.
         """
-        return load_matrix([self._pop(name, (n, n_in)) for name, n in rows.items()], self._kernels)
+        return load_matrix([self._pop(name, (n, n_in)) for name, n in rows.items()], self._kernels, self._memory)
 
     def experts(self, rows: Mapping[str, int], n_in: int, n_expert: int) -> tuple[Matrix, ...]:
         """Return a matrix for each expert out of tensors (n_expert, n_out, n_in); see `matrix`."""
         tensors = [self._pop(name, (n_expert, n, n_in)) for name, n in rows.items()]
         return tuple(
-            load_matrix([tensor.part(expert) for tensor in tensors], self._kernels) for expert in range(n_expert)
+            load_matrix([tensor.part(expert) for tensor in tensors], self._kernels, self._memory)
+            for expert in range(n_expert)
         )
 
     def embeddings(self, n_vocab: int, n_embd: int) -> tuple[Matrix, Matrix]:

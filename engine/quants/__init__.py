@@ -4,5 +4,15 @@ from engine.quants import k_blocks, table_blocks  # their classes register thems
 from engine.quants.blocks import BLOCK_FORMATS, BlockFormat
 from engine.quants.dequantize import dequantize
 from engine.quants.matrix import Tensor, load_matrix
+from engine.quants.packing import WeightMemory
 
-__all__ = ["BLOCK_FORMATS", "BlockFormat", "Tensor", "dequantize", "k_blocks", "load_matrix", "table_blocks"]
+__all__ = [
+    "BLOCK_FORMATS",
+    "BlockFormat",
+    "Tensor",
+    "WeightMemory",
+    "dequantize",
+    "k_blocks",
+    "load_matrix",
+    "table_blocks",
+]

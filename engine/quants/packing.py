@@ -11,11 +11,39 @@ from engine.kernels.layout import BLOCK, GROUP, SUPERBLOCK, Layout
 from engine.kernels.team import ThreadTeam
 from engine.quants.blocks import Parts, QuantizedFormat
 
+_PIECE_BYTES = 1 << 25
+_CACHE_LINE = 64
 _CHUNK_WEIGHTS = 1 << 17  # what one task rearranges: its intermediate arrays stay in the second-level cache
 
 
+class WeightMemory:
+    """Memory for weights in pieces of many megabytes.
+
+    NumPy asks for huge pages for such arrays. Reading all weights for every token, a processor otherwise spends a good
+    part of the time on looking up where pages of 4 KiB are.
+    """
+
+    def __init__(self) -> None:
+        self._free = np.empty(0, np.uint8)
+
+    def take(self, n_groups: int, group_bytes: int) -> NDArray[np.uint8]:
+        """Return an array (n_groups, group_bytes) whose content is not set."""
+        nbytes = n_groups * group_bytes
+        if nbytes > _PIECE_BYTES // 4:
+            return np.empty((n_groups, group_bytes), np.uint8)
+        if nbytes > len(self._free):
+            self._free = np.empty(_PIECE_BYTES, np.uint8)
+        taken, self._free = self._free[:nbytes], self._free[-(-nbytes // _CACHE_LINE) * _CACHE_LINE :]
+        return taken.reshape(n_groups, group_bytes)
+
+
 def pack(
-    data: NDArray[np.uint8], block_format: type[QuantizedFormat], shape: tuple[int, int], *, team: ThreadTeam
+    data: NDArray[np.uint8],
+    block_format: type[QuantizedFormat],
+    shape: tuple[int, int],
+    *,
+    team: ThreadTeam,
+    memory: WeightMemory,
 ) -> NDArray[np.uint8]:
     """Return a tensor (n_out, n_in) as groups of records, shape (n_groups, group_bytes); see `kernels.layout`.
 
@@ -24,7 +52,7 @@ def pack(
     n_out, n_in = shape
     n_groups = -(-n_out // GROUP)
     rows = data.reshape(n_out, -1)
-    out = np.empty((n_groups, block_format.layout.group_bytes(n_in)), np.uint8)
+    out = memory.take(n_groups, block_format.layout.group_bytes(n_in))
     step = max(1, _CHUNK_WEIGHTS // (GROUP * n_in))
 
     def rearrange(chunk: int) -> None:
@@ -40,7 +68,9 @@ def pack(
     return out
 
 
-def pack_floats(data: NDArray[np.uint8], shape: tuple[int, int], *, team: ThreadTeam) -> NDArray[np.uint8]:
+def pack_floats(
+    data: NDArray[np.uint8], shape: tuple[int, int], *, team: ThreadTeam, memory: WeightMemory
+) -> NDArray[np.uint8]:
     """Return a tensor (n_out, n_in) of floats as groups of rows, the values of an input side by side.
 
     The shape of the result is (n_groups, group_bytes); rows that fill up the last group are zero.
@@ -48,14 +78,17 @@ def pack_floats(data: NDArray[np.uint8], shape: tuple[int, int], *, team: Thread
     n_out, n_in = shape
     rows = data.reshape(n_out, -1)
     elements = rows.view(np.dtype(f"u{rows.shape[1] // n_in}"))
-    out = np.zeros((-(-n_out // GROUP), n_in, GROUP), elements.dtype)
+    n_groups = -(-n_out // GROUP)
+    out = memory.take(n_groups, n_in * GROUP * elements.itemsize)
+    target = out.view(elements.dtype).reshape(n_groups, n_in, GROUP)
 
     def rearrange(group: int) -> None:
         part = elements[group * GROUP : (group + 1) * GROUP]
-        out[group, :, : len(part)] = part.T
+        target[group, :, : len(part)] = part.T
+        target[group, :, len(part) :] = 0
 
-    team.run(len(out), rearrange)
-    return out.view(np.uint8).reshape(len(out), -1)
+    team.run(n_groups, rearrange)
+    return out
 
 
 def _records(layout: Layout, parts: Parts, n_groups: int, n_in: int) -> NDArray[np.uint8]:

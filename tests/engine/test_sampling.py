@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine.errors import DormouseError
-from engine.sampling import Sampler, SamplingParameters
+from engine.sampling import Sampler, SamplingParameters, _top_k
 
 LOGITS = np.log(np.array([0.05, 0.4, 0.1, 0.3, 0.15], np.float32))
 
@@ -64,3 +64,16 @@ def test_without_a_seed_every_reply_has_its_own() -> None:
 def test_impossible_parameters_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(DormouseError):
         SamplingParameters(**wrong)
+
+
+@pytest.mark.parametrize("n_vocab", [1, 5, 130, 1000, 49152])
+@pytest.mark.parametrize("step", [0.0, 0.5])
+def test_the_best_are_found_in_large_vocabularies_as_by_sorting(n_vocab: int, step: float) -> None:
+    logits = np.random.default_rng(0).standard_normal(n_vocab).astype(np.float32)
+    if step:  # many that are equal: the first ids count
+        logits = np.round(logits / np.float32(step)) * np.float32(step)
+    expected = np.lexsort((np.arange(n_vocab), -logits))
+    for k in (1, 7, 40, 0):
+        ids, values = _top_k(logits, k)
+        assert np.array_equal(ids, expected[: min(k or n_vocab, n_vocab)])
+        assert np.array_equal(values, logits[ids])

@@ -194,6 +194,13 @@ def test_tests_run_after_style_and_types(dev: ModuleType, run: FakeRun) -> None:
 
 
 @pytest.mark.usefixtures("prepared")
+def test_benchmarks_run_in_the_environment(dev: ModuleType, run: FakeRun) -> None:
+    assert dev.main(["bench", "--quick"]) == 0
+    python = DEV.parents[1] / ".venv" / "bin" / "python"
+    assert run.commands == [f"{python} packaging/benchmarks.py --quick"]
+
+
+@pytest.mark.usefixtures("prepared")
 @pytest.mark.parametrize(("status", "expected"), [(5, 5), (-15, 143)])
 def test_failure_stops_and_is_passed_on(dev: ModuleType, run: FakeRun, status: int, expected: int) -> None:
     run.fails, run.status = "mypy", status

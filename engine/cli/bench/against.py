@@ -86,7 +86,7 @@ def _compare(arguments: argparse.Namespace, tasks: Sequence[Task]) -> Report:
         skipped += [f"gap of the event loop: {reason}"] if reason else []
     status.clear()
     return Report(
-        model=str(arguments.model),
+        model=arguments.name,
         processor=_processor(),
         kernels=loaded.kernels,
         kernels_identity=loaded.identity,

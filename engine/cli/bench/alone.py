@@ -10,6 +10,7 @@ import time
 from statistics import median
 from typing import Any
 
+from engine import paths
 from engine.cli.bench.sleep import sleep_and_wake
 from engine.cli.bench.speed import Speed, Task, random_ids
 from engine.cli.terminal import StatusLine
@@ -20,14 +21,16 @@ from engine.runtime import EngineSettings, Runtime
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
-    kernels = load_kernels(arguments.kernels, n_threads=arguments.threads)
+    kernels = load_kernels(
+        arguments.kernels, n_threads=arguments.threads, cache_folder=paths.cache_folder() / "kernels"
+    )
     started = time.perf_counter()
     runtime = Runtime.load(arguments.model, kernels, EngineSettings())
     load_s = time.perf_counter() - started
     depth = arguments.depth or 0
     tasks = (Task("prefill", arguments.n_prompt, depth), Task("decode", arguments.n_gen, depth))
     report = {
-        "model": str(arguments.model),
+        "model": arguments.name,
         "kernels": kernels.name,
         "threads": kernels.n_threads,
         "results": _measure(runtime, tasks, arguments.runs),

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from engine import paths
 from engine.cli.bench.peer import Peer
 from engine.cli.bench.speed import N_UBATCH
 from engine.formats.gguf import open_gguf
@@ -44,7 +45,9 @@ def measure_divergence(
     The text is as long as the model's context allows, at most 2,000 tokens. Raises DormouseError.
     """
     reference, tokenizer = _load(path, load_kernels(PORTABLE, n_threads=n_threads))
-    ours, _ = _load(path, load_kernels(kernels_name, n_threads=n_threads))
+    ours, _ = _load(
+        path, load_kernels(kernels_name, n_threads=n_threads, cache_folder=paths.cache_folder() / "kernels")
+    )
     token_ids = _text(tokenizer)[: min(MOST_TOKENS, ours.config.n_ctx_train - 1)]
     rows = zip(_logits(reference, token_ids, np.float32), _logits(ours, token_ids, np.float16), strict=True)
     totals = np.zeros(2)

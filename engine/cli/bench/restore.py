@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 
+from engine import paths
 from engine.cli.terminal import StatusLine
 from engine.errors import DormouseError
 from engine.generate import Limits, MessageEnd, Prompt, prefill
@@ -84,7 +85,7 @@ def _measure(arguments: argparse.Namespace, path: Path) -> RestoreReport:
         restored.append(_in_a_new_process(sleeper, 0))
     status.clear()
     return RestoreReport(
-        model=str(arguments.model),
+        model=arguments.name,
         n_tokens=sleeper.n_tokens,
         cold_ms=round(cold.ms, 2),
         live_ms=round(median(answer.ms for answer in live), 2),
@@ -119,7 +120,7 @@ class Sleeper:
         Then answer `n_live` messages, one after the other.
         """
         started = time.perf_counter()
-        kernels = load_kernels(self.kernels, n_threads=self.n_threads)
+        kernels = load_kernels(self.kernels, n_threads=self.n_threads, cache_folder=paths.cache_folder() / "kernels")
         runtime = Runtime.load(self.model, kernels, EngineSettings())
         if runtime.model.config.n_ctx_train < self.n_tokens + (n_live + 1) * _N_NEXT:
             raise DormouseError(f"The model's context is too short for a conversation of {self.n_tokens:,} tokens.")

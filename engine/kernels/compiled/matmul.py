@@ -30,7 +30,8 @@ PARAMETERS = {
 }
 PART = ("weight", "n_in", "n_out", "group_bytes", "panel_bytes")
 """What is the same for every product with a part of a matrix: int64, in memory that `part` points to."""
-_TASK_BYTES = 1 << 14  # of weights, that one task of a matrix-vector product reads
+_TASK_BYTES = 1 << 15  # of weights, that one task of a matrix-vector product reads
+_AHEAD = 2048  # bytes: how far before they are used weights are asked for, beyond the page where processors stop
 
 
 def complete(f: Function) -> dict[str, Value]:
@@ -210,6 +211,8 @@ def _write_matvec(f: Function, reader: RecordReader, group: Value, x: Activation
     value_bytes, scale_bytes, sum_bytes = x.block_bytes()
     totals = [f.variable(f.constant(isa.f32s, 0.0)) for _ in range(reader.n_halves)]
     for block, record, head in reader.blocks(f, group, x.n_in // BLOCK):
+        for line in range(0, layout.record_bytes, 64):
+            f.prefetch(record + (_AHEAD + line))
         values = x.values + block * value_bytes
         x_scale = f.load(f32, x.scales + block * scale_bytes).splat(isa.lanes)
         for run in range(layout.n_runs):

@@ -33,6 +33,7 @@ class Products(ABC):
             function(address, None, *types) for address in library.link(f"matmul_{name}", write, exports)
         )
         self._team = team
+        self.n_threads = team.n_threads
         self._activations, self._panels = Scratch(), Scratch()
 
     @abstractmethod
@@ -46,14 +47,17 @@ class Products(ABC):
     def bind(self, part: Part, *, offset: int) -> BoundPart:
         """Return a part ready for products, whose results go to the columns of the output from `offset` on."""
         sizes = [part.data.ctypes.data, part.n_in, part.n_out, part.data.shape[1], self.panel_nbytes(part.n_in)]
-        return BoundPart(self, part, np.array(sizes, np.int64), offset)
+        activations = np.empty(self.activation_nbytes(1, part.n_in), np.uint8)
+        return BoundPart(self, part, np.array(sizes, np.int64), activations, offset)
 
     def multiply(self, part: BoundPart, x: F32, out: F32) -> None:
         """Write the products of x (n_tokens, n_in) with a part's rows to its columns of out (n_tokens, n_out)."""
         n_tokens, n_out = out.shape
-        operation = self._matvec if n_tokens == 1 else self._matmul
-        activations = self._activations.of(self.activation_nbytes(n_tokens, part.n_in))
-        panels = self._panels.of(part.panel_nbytes * self._team.n_threads)
+        if n_tokens == 1:
+            operation, activations = self._matvec, part.activations
+        else:
+            operation, activations = self._matmul, self._activations.of(self.activation_nbytes(n_tokens, part.n_in))
+        panels = self._panels.of(part.panels_nbytes)
         operation(
             self._team.address, part.address, id(x), id(out), n_tokens,
             part.out_offset, 4 * n_out, id(activations), id(panels),
@@ -61,7 +65,7 @@ class Products(ABC):
 
     def take_rows(self, part: BoundPart, rows: NDArray[np.int32], out: F32) -> None:
         """Write rows of a part, by their numbers, to out (len(rows), n_in)."""
-        panels = self._panels.of(part.panel_nbytes * self._team.n_threads)
+        panels = self._panels.of(part.panels_nbytes)
         self._take_rows(
             self._team.address, part.address, id(rows), id(out), len(rows), 0, 4 * part.n_in, id(panels), id(panels)
         )
@@ -70,10 +74,18 @@ class Products(ABC):
 class BoundPart:
     """A part, and what compiled functions must know of it: see `matmul.PART`."""
 
-    def __init__(self, products: Products, part: Part, description: NDArray[np.int64], offset: int) -> None:
+    def __init__(
+        self,
+        products: Products,
+        part: Part,
+        description: NDArray[np.int64],
+        activations: NDArray[np.uint8],
+        offset: int,
+    ) -> None:
         self.products = products
         self.n_in = part.n_in
-        self.panel_nbytes = int(description[-1])
+        self.activations = activations  # scratch memory for those of one token
+        self.panels_nbytes = int(description[-1]) * products.n_threads
         self.out_offset = 4 * offset
         self._memory = part.data, description
         self.address = description.ctypes.data

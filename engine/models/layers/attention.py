@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.kernels import F32
-from engine.kernels.kv_types import KVRows
 from engine.memory import AttentionRows, LayerMemory
 from engine.models.config import AttentionConfig
 from engine.models.layers.linear import Linear
@@ -82,10 +81,22 @@ class Attention:
         n_q = c.n_head * c.head_dim_k * (2 if c.gated else 1)
         q = qkv[:, :n_q].reshape(len(x), c.n_head, -1)
         q, gate = q[..., : c.head_dim_k], q[..., c.head_dim_k :]
-        q = self._position(q, self.attn_q_norm, ubatch)
-        rows_k, rows_v, first = (
-            self._extend(qkv[:, n_q:], ubatch) if c.rows_of is None else ubatch.memory.rows(c.rows_of)
-        )
+        if c.rows_of is not None:
+            q = self._position(q, self.attn_q_norm, ubatch)
+            rows_k, rows_v, first = ubatch.memory.rows(c.rows_of)
+        else:
+            k = qkv[:, n_q : n_q + c.n_head_kv * c.head_dim_k].reshape(len(x), c.n_head_kv, c.head_dim_k)
+            v = qkv[:, -c.n_head_kv * c.head_dim_v :].reshape(len(x), c.n_head_kv, c.head_dim_v)
+            if self.attn_q_norm is None and self.attn_k_norm is None and not c.gated:
+                heads = qkv[:, : n_q + c.n_head_kv * c.head_dim_k].reshape(len(x), -1, c.head_dim_k)
+                heads = self._position(heads, None, ubatch)  # at once, as they lie side by side
+                q, k = heads[:, : c.n_head], heads[:, c.n_head :]
+            else:
+                q = self._position(q, self.attn_q_norm, ubatch)
+                k = self._position(k, self.attn_k_norm, ubatch)
+            if self.attn_v_norm is not None:
+                v = self.attn_v_norm(kernels, v)
+            rows_k, rows_v, first = ubatch.memory.extend(self.layer, k, v, kernels.store_rows)
         mixed = kernels.attention(
             q,
             rows_k,
@@ -100,16 +111,6 @@ class Attention:
         if c.gated:
             mixed = kernels.sigmoid_mul(gate.reshape(mixed.shape), mixed)
         return self.attn_output(kernels, mixed)
-
-    def _extend(self, kv: F32, ubatch: Ubatch) -> tuple[KVRows, KVRows, int]:
-        """Keep the keys and values of a ubatch, projected side by side; return all rows that its queries see."""
-        c = self.config
-        k = kv[:, : c.n_head_kv * c.head_dim_k].reshape(len(kv), c.n_head_kv, c.head_dim_k)
-        v = kv[:, -c.n_head_kv * c.head_dim_v :].reshape(len(kv), c.n_head_kv, c.head_dim_v)
-        if self.attn_v_norm is not None:
-            v = self.attn_v_norm(ubatch.kernels, v)
-        k = self._position(k, self.attn_k_norm, ubatch)
-        return ubatch.memory.extend(self.layer, k, v, ubatch.kernels.store_rows)
 
     def _position(self, x: F32, norm: Norm | None, ubatch: Ubatch) -> F32:
         """Return queries or keys (n_tokens, n_head, head_dim_k), normed and rotated."""
