@@ -24,9 +24,9 @@ def test_conversations_used_long_ago_fall_asleep(smollm2: Path, tmp_path: Path, 
     client.wait(client.session.load_model(smollm2, EngineSettings(memory_budget=memory_budget)))
     jobs = [client.session.open(path) for path in (tmp_path / "a.slot", None, tmp_path / "c.slot")]
     for text in TURNS[:2]:
-        for job in jobs:
+        for number, job in enumerate(jobs):  # who says the same would take over what the others have
             assert job.conversation is not None
-            turn = client.wait(client.session.send(job.conversation, text, settings=SETTINGS))
+            turn = client.wait(client.session.send(job.conversation, f"{number}. {text}", settings=SETTINGS))
             assert isinstance(turn, events.TurnFinished)
             assert text != TURNS[1] or turn.receipt.prompt_n < 160
             assert text != TURNS[1] or turn.receipt.source == ("live" if memory_budget else "restored")

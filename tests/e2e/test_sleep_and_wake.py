@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.formats.gguf import open_gguf
+from engine.kernels.choice import runnable
 from engine.tokenizer.tokenizer import load_tokenizer
 from tests.e2e.conftest import Chat, LiveChat, Turn
 
@@ -148,3 +149,12 @@ def test_the_number_of_threads_changes_nothing(smollm2: Path, tmp_path: Path, ch
     (woken,) = chat(smollm2, *GREEDY, "--max-tokens", SHORT, "--threads", 2, "--slot", file, "--prompt", NEXT)
     assert woken["logits_xxh3"] == one[1]["logits_xxh3"]
     assert woken["token_ids"] == one[1]["token_ids"]
+
+
+@pytest.mark.parametrize("kernels", runnable())
+def test_other_kernels_evaluate_as_many_tokens(lives: Lives, file: Path, chat: Chat, kernels: str) -> None:
+    options = ("--slot", file, "--kernels", kernels, *GREEDY, "--max-tokens", SHORT)
+    (went_on,) = chat(lives.model, *options, "--prompt", NEXT)
+    assert (went_on["prompt_n"], went_on["cache_n"]) == (lives.live[-1]["prompt_n"], lives.live[-1]["cache_n"])
+    (edited,) = chat(lives.model, *options, "--edit", 2, "--prompt", EDITED)
+    assert (edited["prompt_n"], edited["cache_n"]) == (lives.edited["prompt_n"], lives.edited["cache_n"])

@@ -68,7 +68,7 @@ def test_float32_weights_agree_almost_exactly(name: str, request: pytest.Fixture
 
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
-def test_quantized_weights_agree_but_for_the_peers_8_bit_activations(name: str, request: pytest.FixtureRequest) -> None:
+def test_quantized_weights_agree_but_for_the_rounding_of_activations(name: str, request: pytest.FixtureRequest) -> None:
     agreement = compare(request.getfixturevalue(name))
     assert agreement.kl < 0.01
     assert agreement.top1 >= 0.92
