@@ -24,6 +24,7 @@ from PySide6.QtCore import QObject, QTimer, Slot
 from PySide6.QtWidgets import QApplication
 
 from app.library import Library
+from app.main import SWITCH_INTERVAL
 from app.settings import Settings
 from app.state.app_state import AppState
 from app.state.starter_state import StarterState
@@ -158,6 +159,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     application = QApplication([])
+    sys.setswitchinterval(SWITCH_INTERVAL)
     with tempfile.TemporaryDirectory() as folder:
         for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
             os.environ[name] = folder

@@ -21,11 +21,16 @@ from app.window import Window
 from engine.errors import DormouseError
 from engine.paths import data_folder, library_folder, log_folder
 
+SWITCH_INTERVAL = 0.0005
+"""Seconds after which the engine must let the window have the interpreter. Qt gives it up at many calls, and would wait
+ten times as long, by default, to get it back each time."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the program with the arguments `argv`, by default the process's; return its exit status."""
     arguments = _parser().parse_args(argv)
     application = QApplication.instance() or QApplication([sys.argv[0]])
+    sys.setswitchinterval(SWITCH_INTERVAL)
     assert isinstance(application, QApplication)
     application.setApplicationName("dormouse")
     application.setApplicationDisplayName("Dormouse")

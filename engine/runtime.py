@@ -69,7 +69,9 @@ class Runtime:
             tokenizer = load_tokenizer(gguf)
             template = load_chat_template(gguf, tokenizer.vocabulary)
             loaded = load_model(gguf, kernels, progress=progress)
-        loaded.model.new_memory(KV_TYPES[settings.kv_type])  # a type that does not fit is refused here, not in a turn
+        kv_type = KV_TYPES[settings.kv_type]
+        loaded.model.new_memory(kv_type)  # a type that does not fit is refused here, not in a turn
+        kernels.prepare_attention(kv_type)
         return cls(path, loaded.fingerprint, loaded.model, tokenizer, template, settings)
 
     @property

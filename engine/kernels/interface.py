@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,9 @@ class Kernels(ABC):
     def prepare(self, weight: Matrix) -> Matrix:
         """Return a matrix, just loaded, as the other operations want it; what must be compiled is."""
         return weight
+
+    def prepare_attention(self, kv_type: np.dtype[Any]) -> None:  # noqa: B027 - nothing need be done
+        """Compile what attention over rows of a K/V type needs, so that the first token need not wait."""
 
     @abstractmethod
     def matmul(self, x: F32, weight: Matrix) -> F32:

@@ -74,8 +74,8 @@ def test_models_types_and_shapes_are_measured(benchmarks: ModuleType, bench: Fak
         assert line.endswith("--runs 3 --no-kl --no-gap")
     chosen = [line.partition(" --depth 4096 ")[2].partition(" --runs ")[0] for line in bench.commands]
     assert [options for options in chosen if options.startswith("--shape mamba2-130m")] == [
-        "--shape mamba2-130m --type q8_0",
-        "--shape mamba2-130m --type q4_0",
+        "--shape mamba2-130m --type q8_0 --depth 0",
+        "--shape mamba2-130m --type q4_0 --depth 0",
     ]
     assert [options.partition(".gguf")[2] for options in chosen[:4]] == ["", " --type q8_0", " --type q4_0", ""]
 

@@ -86,6 +86,9 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         assert isinstance(weight, PackedMatrix)
         return BoundMatrix(weight, self._products_with)
 
+    def prepare_attention(self, kv_type: np.dtype[Any]) -> None:
+        self._attention_of(kv_type)
+
     def matmul(self, x: F32, weight: Matrix) -> F32:
         assert isinstance(weight, BoundMatrix)
         out = np.empty((len(x), weight.n_out), np.float32)
@@ -164,13 +167,13 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         out = np.empty((n_tokens, n_head * head_dim_v), np.float32)
         # the cut into tasks depends on sizes alone: results must not depend on the number of threads
         if n_tokens == 1:
-            operation, tokens, rows = self._attention_of(k).decode, 1, _ROWS_PER_TASK
+            operation, tokens, rows = self._attention_of(k.dtype).decode, 1, _ROWS_PER_TASK
             n_partial = n_head * decode_attention.partial_floats(head_dim_v)
             n_scratch = decode_attention.scratch_floats(head_dim_k, head_dim_v)
         else:
             n_registers = 1 if n_tokens * n_group <= attention.tile_width(self.isa, 1) else 2
             width = attention.tile_width(self.isa, n_registers)
-            operation = self._attention_of(k).prefill[n_registers - 1]
+            operation = self._attention_of(k.dtype).prefill[n_registers - 1]
             tokens = min(n_tokens, max(1, _QUERIES_PER_TASK // n_group))
             rows = _ROWS_PER_TASK if n_tokens * n_group <= width else n_rows
             n_tiles = -(-tokens * n_group // width)
@@ -215,10 +218,10 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
             )
         return self._products[kind]
 
-    def _attention_of(self, rows: KVRows) -> _Attention:
+    def _attention_of(self, kv_type: np.dtype[Any]) -> _Attention:
         """Return the attention over rows of a K/V type."""
-        if rows.dtype not in self._attention:
-            name = next(name for name, dtype in KV_TYPES.items() if dtype == rows.dtype)
+        if kv_type not in self._attention:
+            name = next(name for name, dtype in KV_TYPES.items() if dtype == kv_type)
             prefill = self._link(
                 f"attention_{name}",
                 partial(attention.write_attention, kv_type=name),
@@ -229,8 +232,8 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
                 partial(decode_attention.write_decode_attention, kv_type=name),
                 {"decode_attention": attention.PARAMETERS},
             )
-            self._attention[rows.dtype] = _Attention(tuple(prefill.values()), decode["decode_attention"])
-        return self._attention[rows.dtype]
+            self._attention[kv_type] = _Attention(tuple(prefill.values()), decode["decode_attention"])
+        return self._attention[kv_type]
 
     def _link(
         self, name: str, write: Callable[..., None], signatures: Mapping[str, Mapping[str, llvm_ir.Type]]

@@ -12,10 +12,12 @@ done: so no lock is needed, and whoever is asleep is not missed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import sys
 from collections.abc import Callable
-from threading import Semaphore, Thread
+from threading import Semaphore, Thread, get_native_id
 
 import numpy as np
 from llvmlite import ir
@@ -30,6 +32,7 @@ _STATE_BYTES = 64 * 7
 _INDEX_BITS = 20
 MAX_TASKS = (1 << _INDEX_BITS) - 1
 _JOB = 1 << (2 * _INDEX_BITS)  # the ticket's upper bits count jobs, those in the middle hold the number of tasks
+_NICENESS = 5
 _YIELD_TURNS = 1 << 10  # turns of a waiting loop until the processor is left to other programs once
 _IDLE_TURNS = 1 << 15  # turns of the waiting loop without a task until a thread goes to sleep: about a millisecond
 
@@ -141,11 +144,19 @@ class SpinningTeam:
         self._threads = []
 
     def _serve(self, index: int) -> None:
+        _give_way()
         asleep = Semaphore(0)
         while not self._state[_STOP // 8]:
             self._work(self.address, index)
             self._asleep.append(asleep)
             asleep.acquire()
+
+
+def _give_way() -> None:
+    """Have the system prefer other threads to this one, above all the window's, where it can be told so."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)
 
 
 def _yield_address() -> int:
