@@ -30,7 +30,7 @@ from engine.models import TokenIds
 
 PEERS = ("xllamacpp",)
 DEPTH = 4096
-_SETTLING = 0.1  # seconds until the threads of the one that has finished are asleep
+_SETTLING = 0.5  # seconds until the threads of the one that has finished are asleep: OpenMP's may spin for 0.2
 _GAP_N_CTX = 6144  # tokens of context that the window's benchmark fills
 _GAP_TIMEOUT = 600  # seconds
 
