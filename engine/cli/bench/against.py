@@ -7,7 +7,6 @@ does nothing.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
@@ -176,8 +175,6 @@ def _gap_ms(model: Path, kernels: str | None, n_ctx_train: int) -> tuple[float |
     """
     if n_ctx_train < _GAP_N_CTX:
         return None, f"the model's context is {n_ctx_train:,} tokens, less than {_GAP_N_CTX:,}"
-    if importlib.util.find_spec("PySide6") is None:
-        return None, "PySide6 is not installed"
     environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"} | ({"DORMOUSE_KERNELS": kernels} if kernels else {})
     command = [sys.executable, "-m", "app.bench", str(model), "--json"]
     try:
@@ -187,7 +184,8 @@ def _gap_ms(model: Path, kernels: str | None, n_ctx_train: int) -> tuple[float |
     except subprocess.TimeoutExpired:
         return None, f"the window's benchmark had not ended after {_GAP_TIMEOUT} s"
     if ended.returncode:
-        return None, f"the window's benchmark failed: {ended.stderr[-500:].strip()}"
+        (*_, reason) = ["no reason given", *ended.stderr.split("\n")[:-1]]
+        return None, f"the window's benchmark failed: {reason.strip()}"
     return float(json.loads(ended.stdout)["gap_ms"]), None
 
 
