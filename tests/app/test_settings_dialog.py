@@ -236,7 +236,8 @@ def test_failure_to_save_is_told(run) -> None:
         dialog = open_dialog(window)
         type_into(editor(dialog, "top_k"), "7")
         press(dialog, "OK")
-        yield lambda: ["can't be saved" in bar.text for bar in window.findChildren(NoticeBar)] == [True]
+        yield lambda: window.findChildren(NoticeBar)
+        assert ["can't be saved" in bar.text for bar in window.findChildren(NoticeBar)] == [True]
 
     run(change)
 

@@ -114,6 +114,7 @@ def test_all_threads_get_to_work(make: Callable[[int], Team], n_threads: int) ->
         return len(seen) == n_threads
 
     until(everyone_worked)
+    assert seen == set(range(n_threads))
 
 
 def test_idle_threads_fall_asleep_and_wake_up(make: Callable[[int], Team]) -> None:
