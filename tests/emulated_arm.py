@@ -18,10 +18,11 @@ from llvmlite import ir as llvm_ir
 from numpy.typing import NDArray
 
 from engine.kernels.compiled import matmul
+from engine.kernels.compiled.calls import Operation
 from engine.kernels.compiled.ir import Function, Module, Type, Value, i64, ptr
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.library import compile_module, target_machine
-from engine.kernels.compiled.operation import Operations, array, python_types
+from engine.kernels.compiled.operation import Array, Operations, Parameters
 from engine.kernels.layout import GROUP
 
 TRIPLE = "aarch64-linux-gnu"
@@ -55,30 +56,36 @@ class EmulatedLibrary:
         self._callbacks: list[Any] = []
 
     def link(self, name: str, write: Callable[[Module, InstructionSet], None], exports: list[str]) -> list[int]:
-        """Return the addresses of functions that run a program."""
-        if exports == ["team_work"]:  # the other threads' work, but there are none
-            return [0]
+        """Return the addresses of functions that run a program; 0 for what isn't an operation that Python calls."""
         module = Module(name)
-        with _recorded_operations() as operations:
+        with _written_operations() as operations:
             write(module, self.isa)
-        _write_start(module, {name: operations[name] for name in exports})
+        if not operations:
+            return [0] * len(exports)
+        _write_start(module, operations)
         program = self.folder / name
         code, system_call = program.with_suffix(".o"), program.with_suffix(".call.o")
         code.write_bytes(compile_module(module, self._machine))
         subprocess.run(["aarch64-linux-gnu-as", "-o", system_call], input=_SYSTEM_CALL, text=True, check=True)
         subprocess.run(["aarch64-linux-gnu-ld", "-o", program, code, system_call], check=True)
-        return [self._run_by(program, index, operations[name]) for index, name in enumerate(exports)]
+        addresses = {
+            name: self._run_by(program, index, parameters)
+            for index, (name, parameters) in enumerate(operations.items())
+        }
+        return [addresses.get(name, 0) for name in exports]
 
-    def _run_by(self, program: Path, index: int, parameters: Mapping[str, Type]) -> int:
-        def call(_team: int, *arguments: float) -> None:
+    def _run_by(self, program: Path, index: int, parameters: Parameters) -> int:
+        def call(_team: int, *arguments: Any) -> None:
             memory = _Memory()
             given = dict(zip(parameters, arguments, strict=True))
-            values = [memory.copy(name, type_, given) for name, type_ in parameters.items()]
+            values = [memory.copy(name, kind, given) for name, kind in parameters.items()]
             memory.arguments([index, memory.team(), *values])
             done = subprocess.run(["qemu-aarch64", program], input=memory.image(), capture_output=True, check=True)
-            memory.fetch(done.stdout, _object(given["out"]))
+            for name, kind in parameters.items():
+                if isinstance(kind, Array) and kind not in (Array.READ, Array.STATE):
+                    memory.fetch(done.stdout, given[name])
 
-        callback = ctypes.CFUNCTYPE(None, *python_types(parameters))(call)
+        callback = type(Operation(0, 0, parameters).call)(call)
         self._callbacks.append(callback)
         address = ctypes.cast(callback, ctypes.c_void_p).value
         assert address is not None
@@ -86,18 +93,18 @@ class EmulatedLibrary:
 
 
 @contextmanager
-def _recorded_operations() -> Iterator[dict[str, Mapping[str, Type]]]:
+def _written_operations() -> Iterator[dict[str, Parameters]]:
     """Gather the parameters of the operations that are written meanwhile."""
-    recorded: dict[str, Mapping[str, Type]] = {}
+    written: dict[str, Parameters] = {}
     add = Operations.add
 
-    def record(self: Operations, name: str, parameters: Mapping[str, Type], *more: Any, **others: Any) -> None:
-        recorded[name] = parameters
+    def note(self: Operations, name: str, parameters: Parameters, *more: Any, **others: Any) -> None:
+        written[name] = parameters
         add(self, name, parameters, *more, **others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Operations, "add", record)
-        yield recorded
+        patch.setattr(Operations, "add", note)
+        yield written
 
 
 class _Memory:
@@ -122,15 +129,14 @@ class _Memory:
         """Return the address of a team of one thread."""
         return self._put(np.ones(64, np.int64))
 
-    def copy(self, name: str, type_: Type, given: Mapping[str, Any]) -> int | float:
+    def copy(self, name: str, kind: Type | Array, given: Mapping[str, Any]) -> int | float:
         """Return what stands for an argument there."""
         value = given[name]
-        if type_ is array:
-            held = _object(value)
-            data = self._put(_as_it_lies(held))
-            self._places[id(held)] = data - _BASE
+        if isinstance(kind, Array):
+            data = self._put(_as_it_lies(value))
+            self._places[id(value)] = data - _BASE
             return self._put(np.array([0] * (_HEADER // 8) + [data], np.int64))
-        if type_ is not ptr or value is None:
+        if kind is not ptr or value is None:
             return value or 0
         if name == "sinks":
             return self._put(_bytes_at(value, 4 * given["n_head_kv"] * given["n_group"]))
@@ -140,21 +146,15 @@ class _Memory:
         part["weight"] = self._put(_bytes_at(part["weight"], n_groups * part["group_bytes"]))
         return self._put(np.array(list(part.values()), np.int64))
 
-    def fetch(self, image: bytes, out: NDArray[Any]) -> None:
+    def fetch(self, image: bytes, array: NDArray[Any]) -> None:
         """Copy an array's values from what the program left."""
-        out[...] = np.frombuffer(image, out.dtype, out.size, self._places[id(out)]).reshape(out.shape)
+        array[...] = np.frombuffer(image, array.dtype, array.size, self._places[id(array)]).reshape(array.shape)
 
     def _put(self, values: NDArray[Any]) -> int:
         start = self._used
         self._used += -(-values.nbytes // 64) * 64
         self._bytes[start : start + values.nbytes] = values.view(np.uint8)
         return _BASE + start
-
-
-def _object(address: int) -> NDArray[Any]:
-    held = ctypes.cast(address, ctypes.py_object).value
-    assert isinstance(held, np.ndarray)
-    return held
 
 
 def _as_it_lies(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -175,7 +175,7 @@ def _system_call(f: Function, *values: Value) -> Value:
     return f.call(f.module.declare("system_call", signature), *filled)
 
 
-def _write_start(module: Module, operations: Mapping[str, Mapping[str, Type]]) -> None:
+def _write_start(module: Module, operations: Mapping[str, Parameters]) -> None:
     f = module.function("_start", {}, exported=True)
 
     def numbers(*values: int) -> list[Value]:
@@ -195,7 +195,7 @@ def _write_start(module: Module, operations: Mapping[str, Mapping[str, Type]]) -
     memory = Value(f, f.builder.inttoptr(base.ir, ptr))
     for index, (operation, parameters) in enumerate(operations.items()):
         with f.when(f.load(i64, memory).equals(index)):
-            types = [ptr, *(ptr if type_ is array else type_ for type_ in parameters.values())]
+            types = [ptr, *(ptr if isinstance(kind, Array) else kind for kind in parameters.values())]
             values = [f.load(type_, memory + 8 * (1 + i)) for i, type_ in enumerate(types)]
             f.call(module.ir.globals[operation], *values)
     move_all(_WRITE, 1)

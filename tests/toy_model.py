@@ -54,11 +54,11 @@ class ToyModel:
 
     def _attend(self, layer: int, x: np.ndarray, memory: Memory, start: int) -> np.ndarray:
         n_swa = self._layers[layer].n_swa or 1 << 30
-        k, v, first = memory.extend(layer, x[:, None], 2 * x[:, None])
-        rows = (k + v)[:, 0].astype(np.float32)
+        k, v, span = memory.extend(layer, x[:, None], 2 * x[:, None])
+        rows = (k[: span.end] + v[: span.end])[:, 0].astype(np.float32)
         mixed = []
         for position in range(start, start + len(x)):
-            seen = rows[max(0, position - n_swa + 1) - first : position + 1 - first]
+            seen = rows[max(0, position - n_swa + 1) - span.start : position + 1 - span.start]
             mixed.append(seen.mean(axis=0, dtype=np.float32))
         return np.array(mixed)
 

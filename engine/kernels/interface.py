@@ -8,16 +8,18 @@ of threads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kernels.kv_types import KVRows
+from engine.kernels.kv_types import KVRows, RowSpan
 from engine.kernels.team import ThreadTeam
 
 F32 = NDArray[np.float32]
+Repeat = Callable[[], None]
 
 
 class Matrix(ABC):
@@ -73,6 +75,15 @@ class Kernels(ABC):
     def prepare_attention(self, kv_type: np.dtype[Any]) -> None:  # noqa: B027 - nothing need be done
         """Compile what attention over rows of a K/V type needs, so that the first token need not wait."""
 
+    def record(self, step: Callable[[], F32], *, inputs: Sequence[NDArray[Any]]) -> tuple[F32, Repeat | None]:
+        """Return the result of a step and, if these kernels can, what does it again.
+
+        It does so without Python: quicker where the operations are short. It reads the inputs anew, spans of rows too,
+        and gives the result in the same array; the states of recurrent layers change places with the ones that
+        followed them. None if the step consists of more than operations on its inputs, on weights, and on memory.
+        """
+        return step(), None
+
     @abstractmethod
     def matmul(self, x: F32, weight: Matrix) -> F32:
         """Return x @ weight.T for x (n_tokens, n_in) and weight (n_out, n_in): shape (n_tokens, n_out)."""
@@ -82,16 +93,23 @@ class Kernels(ABC):
         """Return some rows of a matrix, shape (len(rows), n_in): the embeddings of tokens."""
 
     @abstractmethod
-    def add(self, x: F32, y: F32) -> F32:
-        """Return x + y, all (n_tokens, n)."""
+    def add(self, x: F32, y: F32, *, scale: float = 1.0) -> F32:
+        """Return x + scale * y, x (n_tokens, n) and y the same or (n,)."""
 
     @abstractmethod
-    def store_rows(self, x: F32, rows: KVRows) -> None:
-        """Write K or V rows x (n_rows, n_head_kv, head_dim) to `rows`, in the K/V type that these have."""
+    def multiply(self, x: F32, y: F32) -> F32:
+        """Return x * y, x (n_tokens, n) and y the same or (n,)."""
+
+    @abstractmethod
+    def store_rows(self, x: F32, rows: KVRows, span: RowSpan) -> None:
+        """Write x (n_rows, n_head_kv, head_dim) to the last ones of a span of rows, in the K/V type that these have."""
 
     @abstractmethod
     def rms_norm(self, x: F32, weight: F32, eps: float) -> F32:
-        """Return x / rms(x) * weight over the last axis (arXiv 1910.07467); `weight` has its length."""
+        """Return x / rms(x) * weight over the last axis (arXiv 1910.07467).
+
+        `weight` has the shape of that axis, or of the last two.
+        """
 
     @abstractmethod
     def layer_norm(self, x: F32, weight: F32, eps: float) -> F32:
@@ -107,18 +125,17 @@ class Kernels(ABC):
         q: F32,
         k: KVRows,
         v: KVRows,
+        span: RowSpan,
         *,
-        q_start: int,
-        k_start: int,
         scale: float,
         n_swa: int | None,
         softcap: float | None = None,
         sinks: F32 | None = None,
     ) -> F32:
-        """Return causal attention of q (n_tokens, n_head, head_dim) over rows k and v (n_rows, n_head_kv, …).
+        """Return causal attention of q (n_tokens, n_head, head_dim) over a span of the rows k and v (…, n_head_kv, …).
 
-        Query i has position q_start + i, row j has position k_start + j; a query sees the rows at its own and
-        earlier positions, with `n_swa` only those less than n_swa back. Heads are grouped (arXiv 2305.13245):
+        The last rows of the span are at the positions of the queries. A query sees the rows at its own and earlier
+        positions, with `n_swa` only those less than n_swa back. Heads are grouped (arXiv 2305.13245):
         n_head / n_head_kv queries share a K/V head. Shape of the result: (n_tokens, n_head * head_dim_v).
 
         `scale` multiplies the products of queries and keys; `softcap` then bounds these scores s to

@@ -17,6 +17,43 @@ F32 = NDArray[np.float32]
 KVRows = NDArray[Any]  # K or V rows of one layer, (n_rows, n_head_kv, items_per_head) of one of KV_TYPES
 
 BLOCK_SIZE = 32
+
+
+class RowSpan:
+    """Which rows of a buffer the queries of a ubatch see: `first` to `end` - 1, the last ones those of the queries.
+
+    Row i is of position `start` + i. The numbers are in memory that kernels read: what was recorded for one
+    token is right for the next one when they have changed.
+    """
+
+    FIRST, END, START = 0, 8, 16  # where in the memory they are, in bytes
+
+    def __init__(self, first: int = 0, end: int = 0, start: int = 0) -> None:
+        self.array = np.array([first, end, start], np.int64)
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    @property
+    def first(self) -> int:
+        """Index of the first row that is seen."""
+        return int(self.array[0])
+
+    @property
+    def end(self) -> int:
+        """Index of the row behind the last one."""
+        return int(self.array[1])
+
+    @property
+    def start(self) -> int:
+        """Position of row 0."""
+        return int(self.array[2])
+
+    def move(self, first: int, end: int, start: int) -> None:
+        """See other rows."""
+        self.array[:] = first, end, start
+
+
 Q8_0 = np.dtype([("d", "<f2"), ("qs", "i1", BLOCK_SIZE)])
 Q4_0 = np.dtype([("d", "<f2"), ("qs", "u1", BLOCK_SIZE // 2)])  # low halves: the first 16 values
 KV_TYPES: dict[str, np.dtype[Any]] = {"f16": np.dtype("<f2"), "f32": np.dtype("<f4"), "q8_0": Q8_0, "q4_0": Q4_0}
@@ -53,9 +90,9 @@ def quantize_rows(x: F32, dtype: np.dtype[Any]) -> KVRows:
     return x.astype(dtype)
 
 
-def store_rows(x: F32, rows: KVRows) -> None:
-    """Write rows x (n_rows, n_head_kv, head_dim) to `rows`, in the K/V type that these have."""
-    rows[...] = quantize_rows(x, rows.dtype)
+def store_rows(x: F32, rows: KVRows, span: RowSpan) -> None:
+    """Write x (n_rows, n_head_kv, head_dim) to the last rows of a span of `rows`, in the K/V type that these have."""
+    rows[span.end - len(x) : span.end] = quantize_rows(x, rows.dtype)
 
 
 def dequantize_rows(rows: KVRows) -> F32:

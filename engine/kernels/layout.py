@@ -2,8 +2,9 @@
 
 The rows of a matrix are taken in groups of 16, its columns in blocks of 32. A *record* is a block of a group: the
 values, then the scales, then the minima. Four consecutive inputs of each of the 16 rows lie side by side, 64 bytes,
-so that one instruction multiplies them with the same four activations and leaves 16 separate sums. Values of up to
-4 bits share a byte with those of the next four inputs, values of 2 bits with those of the next twelve.
+so that one instruction multiplies them with the same four activations and leaves 16 separate sums. Values of 4 bits
+share a byte with those of the next four inputs, values of 2 bits with those of the next twelve. Values of 3, 5 and 6
+bits lie in two *planes*, first their lower 2 or 4 bits, then the others, each packed in this way.
 
     group 0                                            group 1
     [head] record 0  record 1 ... record 7  [head] ...
@@ -44,9 +45,19 @@ class Layout:
         return BLOCK // self.run
 
     @property
-    def bits(self) -> Literal[2, 4, 8]:
-        """Bits that a value takes in memory."""
-        return 2 if self.value_bits == 2 else 4 if self.value_bits <= 4 else 8
+    def low_bits(self) -> Literal[2, 4, 8]:
+        """Bits of a value that lie in the first plane."""
+        return 2 if self.value_bits <= 3 else 4 if self.value_bits <= 6 else 8
+
+    @property
+    def high_bits(self) -> int:
+        """Bits that lie in the second plane: 0, 1 or 2."""
+        return self.value_bits - self.low_bits
+
+    @property
+    def low_bytes(self) -> int:
+        """Bytes of the first plane of a record; the second follows."""
+        return GROUP * BLOCK * self.low_bits // 8
 
     @property
     def is_signed(self) -> bool:
@@ -56,7 +67,7 @@ class Layout:
     @property
     def value_bytes(self) -> int:
         """Bytes of the values of a record."""
-        return GROUP * BLOCK * self.bits // 8
+        return GROUP * BLOCK * self.value_bits // 8
 
     @property
     def scale_bytes(self) -> int:

@@ -31,14 +31,17 @@ class Part:
     """Rows that lie in memory in one way: groups of 16, (n_groups, group_bytes).
 
     `kind` is the layout of quantized rows, see `kernels.layout`, or `f32`, `f16` or `bf16`: then a group has its
-    values of one input side by side, (n_in, 16).
+    values of one input side by side, (n_in, 16). Activations that meet `precise` rows are rounded to more than 8 bits.
     """
 
-    def __init__(self, kind: Layout | str, data: NDArray[np.uint8], *, n_out: int, n_in: int) -> None:
+    def __init__(
+        self, kind: Layout | str, data: NDArray[np.uint8], *, n_out: int, n_in: int, precise: bool = False
+    ) -> None:
         self.kind = kind
         self.data = data
         self.n_out = n_out
         self.n_in = n_in
+        self.precise = precise
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from engine.kernels.interface import F32, Matrix, RopeTable
-from engine.kernels.kv_types import KVRows, dequantize_rows, store_rows, values_per_head
+from engine.kernels.kv_types import KVRows, RowSpan, dequantize_rows, store_rows, values_per_head
 from engine.kernels.matrices import DenseMatrix
 from engine.kernels.reference_recurrent import RecurrentReference
 
@@ -59,11 +59,14 @@ class ReferenceKernels(RecurrentReference):
         out: F32 = weight.array[rows]
         return out
 
-    def add(self, x: F32, y: F32) -> F32:
-        return x + y
+    def add(self, x: F32, y: F32, *, scale: float = 1.0) -> F32:
+        return x + (y if scale == 1.0 else np.float32(scale) * y)
 
-    def store_rows(self, x: F32, rows: KVRows) -> None:
-        store_rows(x, rows)
+    def multiply(self, x: F32, y: F32) -> F32:
+        return x * y
+
+    def store_rows(self, x: F32, rows: KVRows, span: RowSpan) -> None:
+        store_rows(x, rows, span)
 
     def rms_norm(self, x: F32, weight: F32, eps: float) -> F32:
         mean_square = np.einsum("...i,...i->...", x, x)[..., None] / np.float32(x.shape[-1])
@@ -91,9 +94,8 @@ class ReferenceKernels(RecurrentReference):
         q: F32,
         k: KVRows,
         v: KVRows,
+        span: RowSpan,
         *,
-        q_start: int,
-        k_start: int,
         scale: float,
         n_swa: int | None,
         softcap: float | None = None,
@@ -102,7 +104,8 @@ class ReferenceKernels(RecurrentReference):
         n_tokens, n_head, _ = q.shape
         n_head_kv = k.shape[1]
         group = n_head // n_head_kv
-        keys, values = self._to_float32(k), self._to_float32(v)
+        keys, values = (self._to_float32(rows[span.first : span.end]) for rows in (k, v))
+        q_start, k_start = span.start + span.end - n_tokens, span.start + span.first
         out = np.empty((n_tokens, n_head, values.shape[2]), np.float32)
 
         def attend(task: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from engine.kernels.interface import F32, Kernels
+from engine.kernels.kv_types import RowSpan
 from engine.kernels.layout import BLOCK, GROUP, Layout
 from engine.kernels.matrices import DenseMatrix, PackedMatrix, Part
 from engine.kernels.reference import ReferenceKernels
@@ -38,7 +39,7 @@ def _check(kernels: Kernels, reference: Kernels, n_tokens: int) -> None:
     q = x.reshape(n_tokens, 4, -1)
     k, v = (random.standard_normal((n_tokens, 2, _N_IN // 4)).astype(np.float16) for _ in range(2))
     operations: dict[str, Callable[[Kernels], F32]] = {
-        "attention": lambda by: by.attention(q, k, v, q_start=0, k_start=0, scale=1.0, n_swa=None),
+        "attention": lambda by: by.attention(q, k, v, RowSpan(end=n_tokens), scale=1.0, n_swa=None),
         "norms": lambda by: by.rms_norm(x, x[0], 1e-6),
         "activations": lambda by: by.silu_mul(x, x),
     }
@@ -53,12 +54,12 @@ def _compare(what: str, actual: F32, expected: F32) -> None:
 
 def _quantized(layout: Layout, random: np.random.Generator) -> tuple[Part, F32]:
     """Return a part of any values, and its weights (_N_OUT, _N_IN)."""
-    n_groups, n_blocks, per_byte = -(-_N_OUT // GROUP), _N_IN // BLOCK, 8 // layout.bits
+    n_groups, n_blocks, per_byte = -(-_N_OUT // GROUP), _N_IN // BLOCK, 8 // layout.low_bits
     raw = random.integers(0, 256, (n_groups, n_blocks, layout.value_bytes // 64, GROUP, 4), np.uint8)
     scales = random.uniform(0.01, 0.02, (n_groups, n_blocks, GROUP)).astype(np.float16)
     records = [raw.reshape(n_groups, n_blocks, -1), scales.view(np.uint8)]
     data = np.concatenate(records, axis=-1).reshape(n_groups, -1)
-    bits = [(raw >> np.uint8(layout.bits * i)) & np.uint8((1 << layout.bits) - 1) for i in range(per_byte)]
+    bits = [(raw >> np.uint8(layout.low_bits * i)) & np.uint8((1 << layout.low_bits) - 1) for i in range(per_byte)]
     values = np.stack(bits, axis=3)  # (n_groups, n_blocks, unit, place in the byte, row, 4)
     by_row = values.view(np.int8 if layout.is_signed else np.uint8).transpose(0, 4, 1, 2, 3, 5)
     integers = by_row.reshape(n_groups, GROUP, n_blocks, BLOCK).astype(np.float32) - np.float32(layout.zero_point)

@@ -9,11 +9,11 @@ from typing import ClassVar
 from numpy.typing import DTypeLike
 
 from engine.kernels.interface import F32
-from engine.kernels.kv_types import KVRows, store_rows
+from engine.kernels.kv_types import KVRows, RowSpan, store_rows
 from engine.memory.kv_rows import KVBuffer, LayerShape
 from engine.memory.protocol import MemoryPart, RowChunk
 
-StoreRows = Callable[[F32, KVRows], None]  # writes rows, in the type of the second
+StoreRows = Callable[[F32, KVRows, RowSpan], None]  # see kv_types.store_rows
 
 
 class AttentionMemory(MemoryPart):
@@ -22,6 +22,7 @@ class AttentionMemory(MemoryPart):
     def __init__(self, layers: Sequence[LayerShape], dtype: DTypeLike) -> None:
         self.n_tokens = 0
         self._appended = 0  # length before the newest append
+        self._span = RowSpan()  # what the queries of the newest append see
         self._buffer = KVBuffer(layers, dtype)
         self.row_nbytes = self._buffer.row_nbytes
         self.layers = tuple(shape.layer for shape in layers)
@@ -30,23 +31,37 @@ class AttentionMemory(MemoryPart):
     def _first_visible(self, position: int) -> int:
         """Return the first position that a query at `position` sees."""
 
-    def extend(self, layer: int, k: F32, v: F32, store: StoreRows = store_rows) -> tuple[KVRows, KVRows, int]:
+    @property
+    def generation(self) -> int:
+        """Counts how often the rows have moved to other memory."""
+        return self._buffer.generation
+
+    def append(self, n: int) -> None:
+        self._make_room(n)
+        self._appended = self.n_tokens
+        self.n_tokens += n
+        start = self._buffer.start
+        self._span.move(self._first_visible(self._appended) - start, self.n_tokens - start, start)
+
+    @abstractmethod
+    def _make_room(self, n: int) -> None:
+        """Have the buffer hold n more rows."""
+
+    def extend(self, layer: int, k: F32, v: F32, store: StoreRows = store_rows) -> tuple[KVRows, KVRows, RowSpan]:
         """Keep a layer's rows of the ubatch just appended; return the rows that its queries see.
 
         k and v are (n, n_head_kv, head_dim) for the n of the last `append`; `store` writes them in the memory's K/V
-        type, see `Kernels.store_rows`. Returns K rows, V rows, and the position of the first of them, always in order
-        of position.
+        type, see `Kernels.store_rows`. Returns the K rows and V rows of the buffer, and the span of them that is seen,
+        always in order of position.
         """
-        own_k, own_v = self._buffer.layer(layer, self._appended, self.n_tokens)
-        store(k, own_k)
-        store(v, own_v)
-        return self.rows(layer)
+        all_k, all_v, span = self.rows(layer)
+        store(k, all_k, span)
+        store(v, all_v, span)
+        return all_k, all_v, span
 
-    def rows(self, layer: int) -> tuple[KVRows, KVRows, int]:
+    def rows(self, layer: int) -> tuple[KVRows, KVRows, RowSpan]:
         """Return what `extend` returned for a layer since the last `append`."""
-        first = self._first_visible(self._appended)
-        rows_k, rows_v = self._buffer.layer(layer, first, self.n_tokens)
-        return rows_k, rows_v, first
+        return *self._buffer.arrays(layer), self._span
 
     def has_rows(self, lo: int, hi: int) -> bool:
         return lo >= hi or (self._buffer.start <= lo and hi <= self.n_tokens)
@@ -79,11 +94,9 @@ class FullAttentionMemory(AttentionMemory):
     def _first_visible(self, position: int) -> int:
         return 0
 
-    def append(self, n: int) -> None:
+    def _make_room(self, n: int) -> None:
         if self.n_tokens + n > self._buffer.capacity:
             self._buffer.reserve(0, self.n_tokens, self.n_tokens + n)
-        self._appended = self.n_tokens
-        self.n_tokens += n
 
     def reuse_point(self, n: int) -> int:
         return min(n, self.n_tokens)
@@ -112,14 +125,12 @@ class SlidingWindowMemory(AttentionMemory):
     def _first_visible(self, position: int) -> int:
         return max(0, position - self.n_swa + 1)
 
-    def append(self, n: int) -> None:
+    def _make_room(self, n: int) -> None:
         end = self.n_tokens + n
         if end > self._buffer.start + self._buffer.capacity:
             # room for another window behind this one, so that single tokens seldom move the buffer
             first = self.first_row(self.n_tokens)
             self._buffer.reserve(first, self.n_tokens, max(end, first + 2 * self.n_swa))
-        self._appended = self.n_tokens
-        self.n_tokens = end
 
     def reuse_point(self, n: int) -> int:
         if n >= self.n_tokens:

@@ -34,6 +34,7 @@ class KVBuffer:
         self.dtype = np.dtype(dtype)
         self.start = 0
         self.capacity = 0
+        self.generation = 0  # counts new arrays
         self._arrays: dict[int, tuple[KVRows, KVRows]] = {}
         self._resize(0, keep=slice(0, 0))
 
@@ -47,6 +48,10 @@ class KVBuffer:
     def nbytes(self) -> int:
         """Bytes of the buffers."""
         return self.capacity * self.row_nbytes
+
+    def arrays(self, layer: int) -> tuple[KVRows, KVRows]:
+        """Return all of one layer's rows, and the room behind them; the first one is at `start`."""
+        return self._arrays[layer]
 
     def layer(self, layer: int, lo: int, hi: int) -> tuple[KVRows, KVRows]:
         """Return views of one layer's rows at positions lo .. hi - 1."""
@@ -103,6 +108,7 @@ class KVBuffer:
     def _resize(self, capacity: int, *, keep: slice) -> None:
         """Move the kept rows to the front, into new arrays if the capacity changes."""
         n_kept = keep.stop - keep.start
+        self.generation += capacity != self.capacity
         for shape in self.layers:
             old = self._arrays.get(shape.layer)
             if old is not None and capacity == self.capacity:

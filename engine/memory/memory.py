@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine.kernels.interface import F32
-from engine.kernels.kv_types import KVRows, store_rows
+from engine.kernels.kv_types import KVRows, RowSpan, store_rows
 from engine.memory.attention import AttentionMemory, StoreRows
 from engine.memory.protocol import MemoryPart, RowChunk
 from engine.memory.recurrent import LayerState, RecurrentMemory
@@ -42,11 +42,11 @@ class Memory:
         for part in self.parts:
             part.append(n)
 
-    def extend(self, layer: int, k: F32, v: F32, store: StoreRows = store_rows) -> tuple[KVRows, KVRows, int]:
+    def extend(self, layer: int, k: F32, v: F32, store: StoreRows = store_rows) -> tuple[KVRows, KVRows, RowSpan]:
         """Keep an attention layer's new rows; return all that it sees: see AttentionMemory.extend."""
         return self._attention[layer].extend(layer, k, v, store)
 
-    def rows(self, layer: int) -> tuple[KVRows, KVRows, int]:
+    def rows(self, layer: int) -> tuple[KVRows, KVRows, RowSpan]:
         """Return what `extend` returned for a layer in this ubatch, to another layer that shares its rows."""
         return self._attention[layer].rows(layer)
 
@@ -59,6 +59,21 @@ class Memory:
         """Replace a recurrent layer's state by the one after the ubatch."""
         assert self._recurrent is not None
         self._recurrent.set_state(layer, state)
+
+    @property
+    def states(self) -> Mapping[int, LayerState]:
+        """The present states of the recurrent layers."""
+        return {} if self._recurrent is None else self._recurrent.states
+
+    def set_states(self, states: Mapping[int, LayerState]) -> None:
+        """Replace them all by the ones after the ubatch."""
+        if self._recurrent is not None:
+            self._recurrent.set_states(states)
+
+    @property
+    def generation(self) -> int:
+        """Counts how often rows have moved to other memory."""
+        return sum(part.generation for part in self._attention.values())
 
     def reuse_point(self, n: int) -> int:
         """Return the largest length up to n to which all parts can return without a checkpoint."""

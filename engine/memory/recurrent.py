@@ -51,6 +51,15 @@ class RecurrentMemory(MemoryPart):
         }
         self._before = self._states
 
+    @property
+    def states(self) -> Mapping[int, LayerState]:
+        """The present states by layer."""
+        return self._states
+
+    def set_states(self, states: Mapping[int, LayerState]) -> None:
+        """Replace all states by the ones after the ubatch just appended."""
+        self._states = dict(states)
+
     def state(self, layer: int) -> LayerState:
         """Return the layer's state before the ubatch just appended; read only."""
         return self._before[layer]
@@ -91,7 +100,7 @@ class RecurrentMemory(MemoryPart):
 
     def restore(self, n: int, rows: Iterable[RowChunk], state: bytes | None) -> None:
         self._clear()
-        values = np.frombuffer(state or b"", np.float32)
+        values = np.frombuffer(state or b"", np.float32).copy()
         shapes = [*(shapes.r for shapes in self._shapes.values()), *(shapes.s for shapes in self._shapes.values())]
         sizes = [prod(shape) for shape in shapes]
         if len(values) != sum(sizes):

@@ -14,7 +14,7 @@ from engine.models.layers import Block, FeedForward, GatedFFN, Layer, MoE, Norm,
 from engine.models.layers.per_layer import PerLayerGate, PerLayerInputs
 from engine.models.model import Model
 from engine.models.parts import attention_by_layer, share_rows
-from engine.models.weights import Weights
+from engine.models.weights import Weights, constant
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Gemma4Block:
 
     block: Block
     per_layer: PerLayerGate | None
-    output_scale: F32 | None  # (1,)
+    output_scale: F32 | None  # (n_embd,), all the same
 
     @property
     def memory(self) -> Sequence[LayerMemory]:
@@ -32,8 +32,8 @@ class Gemma4Block:
     def __call__(self, x: F32, ubatch: Ubatch) -> F32:
         x = self.block(x, ubatch)
         if self.per_layer is not None:
-            x = x + self.per_layer(x, ubatch)
-        return x if self.output_scale is None else x * self.output_scale
+            x = ubatch.kernels.add(x, self.per_layer(x, ubatch))
+        return x if self.output_scale is None else ubatch.kernels.multiply(x, self.output_scale)
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,12 @@ def load_gemma4(hyperparameters: Hyperparameters, weights: Weights, kernels: Ker
             post_ffw_norm_2=norm(layer, "post_ffw_norm_2"),
         )
 
+    def output_scale(layer: int) -> F32 | None:
+        name = f"blk.{layer}.layer_output_scale.weight"
+        return constant(np.repeat(weights.array(name, 1), n_embd)) if name in weights else None
+
     def block(layer: int) -> Layer:
         has_experts = f"blk.{layer}.ffn_gate_inp.weight" in weights
-        output_scale = f"blk.{layer}.layer_output_scale.weight"
         return Gemma4Block(
             block=Block(
                 attn_norm=norm(layer, "attn_norm"),
@@ -105,7 +108,7 @@ def load_gemma4(hyperparameters: Hyperparameters, weights: Weights, kernels: Ker
                 post_ffw_norm=norm(layer, "post_ffw_norm"),
             ),
             per_layer=None if inputs is None else PerLayerGate.load(weights, layer, inputs),
-            output_scale=weights.array(output_scale, 1) if output_scale in weights else None,
+            output_scale=output_scale(layer),
         )
 
     return Model(

@@ -11,7 +11,7 @@ from engine.models.layers.mamba import Mamba
 from engine.models.model import Model
 from engine.models.ssm_config import SSMConfig
 from engine.models.stack import load_stack
-from engine.models.weights import Weights
+from engine.models.weights import Weights, constant
 
 
 def load_mamba(hyperparameters: Hyperparameters, weights: Weights, kernels: Kernels) -> Model:
@@ -19,8 +19,8 @@ def load_mamba(hyperparameters: Hyperparameters, weights: Weights, kernels: Kern
     config, ssm = hyperparameters.config(), SSMConfig.read(hyperparameters, in_groups=False)
     norms = None
     if hyperparameters.flag("ssm.dt_b_c_rms", False):  # Falcon Mamba's norms have no weights
-        plain = Norm(np.ones(ssm.d_state, np.float32), config.norm_eps)
-        norms = (Norm(np.ones(ssm.dt_rank, np.float32), config.norm_eps), plain, plain)
+        plain = Norm(constant(np.ones(ssm.d_state, np.float32)), config.norm_eps)
+        norms = (Norm(constant(np.ones(ssm.dt_rank, np.float32)), config.norm_eps), plain, plain)
 
     def mixer(layer: int) -> Mamba:
         return Mamba.load(weights, layer, ssm, n_embd=config.n_embd, norms=norms)

@@ -11,6 +11,7 @@ from engine.kernels import F32, Kernels, Matrix
 from engine.memory import LayerMemory, Memory, compose
 from engine.models.config import ModelConfig
 from engine.models.layers import Layer, Norm, Ubatch
+from engine.models.single_tokens import SingleTokens
 
 TokenIds = NDArray[np.int32]
 
@@ -37,6 +38,7 @@ class Model:
         self._blocks = tuple(blocks)
         self._output_norm = output_norm
         self._output = output
+        self._single_tokens = SingleTokens(self._evaluate)
         self._embedding_scale = np.float32(embedding_scale)
         self._logit_scale = np.float32(logit_scale)
         self._logit_softcap = None if logit_softcap is None else np.float32(logit_softcap)
@@ -60,17 +62,25 @@ class Model:
         memory.append(ubatch.n_tokens)
         try:
             x = self.kernels.take_rows(self._token_embd, token_ids) * self._embedding_scale
-            for block in self._blocks:
-                between_layers()
-                x = block(x, ubatch)
+            if ubatch.n_tokens == 1:
+                return self._single_tokens.evaluate(x, ubatch, between_layers)
+            return self._evaluate(x, ubatch, between_layers)
         except BaseException:
             memory.rewind(ubatch.start)
             raise
+
+    def _evaluate(self, x: F32, ubatch: Ubatch, between_layers: Callable[[], None]) -> F32:
+        """Return what `forward` does for embeddings x (n_tokens, n_embd)."""
+        for block in self._blocks:
+            between_layers()
+            x = block(x, ubatch)
         return self._output_norm(self.kernels, x)
 
     def logits(self, hidden: F32) -> F32:
         """Return the logits of hidden states (n_tokens, n_embd) as `forward` returns them: (n_tokens, n_vocab)."""
-        logits = self.kernels.matmul(hidden, self._output) * self._logit_scale
+        logits = self.kernels.matmul(hidden, self._output)
+        if self._logit_scale != 1:
+            logits *= self._logit_scale
         if self._logit_softcap is not None:
             logits = np.tanh(logits / self._logit_softcap) * self._logit_softcap
         return logits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import xxhash
 
 from engine.errors import FormatError, UnsupportedError
@@ -12,6 +13,15 @@ from engine.kernels import F32, Kernels, Matrix
 from engine.quants import BLOCK_FORMATS, Tensor, WeightMemory, dequantize, load_matrix
 
 LoadProgress = Callable[[int, int], None]  # bytes done, bytes in all; may raise to cancel
+
+
+def constant(array: F32) -> F32:
+    """Return an array as one that can't be changed, nor can what it is a view of: see `Kernels.record`."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        owner.flags.writeable = False
+        owner = owner.base
+    return array
 
 
 class Weights:
@@ -42,14 +52,15 @@ class Weights:
         Raises FormatError when it is missing or has another shape.
         """
         tensor = self._pop(name, shape)
-        return dequantize(tensor.data, tensor.type, tensor.shape, team=self._kernels.team)
+        return constant(dequantize(tensor.data, tensor.type, tensor.shape, team=self._kernels.team))
 
-    def matrix(self, rows: Mapping[str, int], n_in: int) -> Matrix:
+    def matrix(self, rows: Mapping[str, int], n_in: int, *, precise: bool = False) -> Matrix:
         """Return a matrix (n_out, n_in) of the rows of several tensors: one product instead of several.
 
-        `rows` gives each tensor's number of rows. Raises FormatError as `array` does.
+        `rows` gives each tensor's number of rows; for `precise` see `load_matrix`. Raises FormatError as `array` does.
         """
-        return load_matrix([self._pop(name, (n, n_in)) for name, n in rows.items()], self._kernels, self._memory)
+        tensors = [self._pop(name, (n, n_in)) for name, n in rows.items()]
+        return load_matrix(tensors, self._kernels, self._memory, precise=precise)
 
     def experts(self, rows: Mapping[str, int], n_in: int, n_expert: int) -> tuple[Matrix, ...]:
         """Return a matrix for each expert out of tensors (n_expert, n_out, n_in); see `matrix`."""
@@ -60,11 +71,13 @@ class Weights:
         )
 
     def embeddings(self, n_vocab: int, n_embd: int) -> tuple[Matrix, Matrix]:
-        """Return the embeddings of the tokens and the output matrix, which is the same one where they are tied."""
-        token_embd = self.matrix({"token_embd.weight": n_vocab}, n_embd)
-        if "output.weight" not in self:
-            return token_embd, token_embd
-        return token_embd, self.matrix({"output.weight": n_vocab}, n_embd)
+        """Return the embeddings of the tokens and the output matrix, which is the same one where they are tied.
+
+        Rounding the output's activations shows in the logits more than all of a layer's: it is done with more bits.
+        """
+        tied = "output.weight" not in self
+        token_embd = self.matrix({"token_embd.weight": n_vocab}, n_embd, precise=tied)
+        return token_embd, token_embd if tied else self.matrix({"output.weight": n_vocab}, n_embd, precise=True)
 
     def skip(self, prefix: str) -> None:
         """Leave out the tensors whose names begin with `prefix`: parts of the model that are knowingly not run here."""

@@ -31,12 +31,17 @@ class Tensor:
         return Tensor(self.type, self.shape[1:], self.data.reshape(self.shape[0], -1)[index])
 
 
-def load_matrix(tensors: Sequence[Tensor], kernels: Kernels, memory: WeightMemory | None = None) -> Matrix:
-    """Return the rows of tensors (n_out, n_in) as one matrix, in `memory` if it is to lie beside others."""
+def load_matrix(
+    tensors: Sequence[Tensor], kernels: Kernels, memory: WeightMemory | None = None, *, precise: bool = False
+) -> Matrix:
+    """Return the rows of tensors (n_out, n_in) as one matrix, in `memory` if it is to lie beside others.
+
+    Activations that meet a `precise` one are rounded to more than 8 bits, if they are rounded at all.
+    """
     memory = memory or WeightMemory()
     matrix: Matrix
     if kernels.packs:
-        matrix = PackedMatrix(tuple(_part(run, kernels.team, memory) for run in _runs(tensors)))
+        matrix = PackedMatrix(tuple(_part(run, kernels.team, memory, precise=precise) for run in _runs(tensors)))
     else:
         dense = [dequantize(tensor.data, tensor.type, tensor.shape, team=kernels.team) for tensor in tensors]
         matrix = DenseMatrix(np.concatenate(dense) if len(dense) > 1 else dense[0])
@@ -56,13 +61,13 @@ def _runs(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
             yield run
 
 
-def _part(tensors: Sequence[Tensor], team: ThreadTeam, memory: WeightMemory) -> Part:
+def _part(tensors: Sequence[Tensor], team: ThreadTeam, memory: WeightMemory, *, precise: bool) -> Part:
     n_out, n_in = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1]
     shape = n_out, n_in
     data = np.concatenate([tensor.data for tensor in tensors]) if len(tensors) > 1 else tensors[0].data
     block_format = BLOCK_FORMATS[tensors[0].type]
     if issubclass(block_format, QuantizedFormat):
         packed = pack(data, block_format, shape, team=team, memory=memory)
-        return Part(block_format.layout, packed, n_out=n_out, n_in=n_in)
+        return Part(block_format.layout, packed, n_out=n_out, n_in=n_in, precise=precise)
     packed = pack_floats(data, shape, team=team, memory=memory)
     return Part(block_format.type.name.lower(), packed, n_out=n_out, n_in=n_in)

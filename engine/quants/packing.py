@@ -94,10 +94,13 @@ def pack_floats(
 def _records(layout: Layout, parts: Parts, n_groups: int, n_in: int) -> NDArray[np.uint8]:
     """Return the records of whole groups, (n_groups, group_bytes)."""
     n_blocks = n_in // BLOCK
-    records = [
-        _values(layout, parts.values.view(np.uint8).reshape(n_groups, GROUP, n_blocks, BLOCK)),
-        _by_row(parts.scales, n_groups, n_blocks),
-    ]
+    values = parts.values.view(np.uint8).reshape(n_groups, GROUP, n_blocks, BLOCK)
+    if layout.high_bits:
+        low_bits, mask = np.uint8(layout.low_bits), np.uint8((1 << layout.low_bits) - 1)
+        records = [_plane(values & mask, layout.low_bits), _plane(values >> low_bits, layout.high_bits)]
+    else:
+        records = [_plane(values, layout.low_bits)]
+    records.append(_by_row(parts.scales, n_groups, n_blocks))
     if parts.minima is not None:
         records.append(_by_row(parts.minima, n_groups, n_blocks))
     blocks = np.concatenate(records, axis=-1)  # (n_groups, n_blocks, record_bytes)
@@ -108,13 +111,13 @@ def _records(layout: Layout, parts: Parts, n_groups: int, n_in: int) -> NDArray[
     return np.concatenate([heads, superblocks], axis=-1).reshape(n_groups, -1)
 
 
-def _values(layout: Layout, values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Lay values (n_groups, 16, n_blocks, 32) out by fours of inputs: (n_groups, n_blocks, value_bytes)."""
-    per_byte = 8 // layout.bits
+def _plane(values: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Lay values (n_groups, 16, n_blocks, 32) of so many bits out by fours of inputs: (n_groups, n_blocks, bytes)."""
+    per_byte = 8 // bits
     fours = values.reshape(*values.shape[:3], -1, per_byte, 4)
     packed = fours[..., 0, :].copy()
     for i in range(1, per_byte):
-        packed |= fours[..., i, :] << np.uint8(layout.bits * i)
+        packed |= fours[..., i, :] << np.uint8(bits * i)
     # (group, row, block, unit, 4) -> (group, block, unit, row, 4), four bytes moved as one
     moved = packed.view(np.uint32)[..., 0].transpose(0, 2, 3, 1)
     return np.ascontiguousarray(moved).view(np.uint8).reshape(values.shape[0], values.shape[2], -1)

@@ -24,6 +24,7 @@ SPACE = "▁"  # how SPM spells a space
 _PHI3_NOT_RSTRIP = {"<unk>", "<s>", "<|endoftext|>"}
 HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)  # not to be shown
 PARSED = (*HIDDEN, TokenType.USER_DEFINED)  # cut out of a text before all else
+_PIECE = 1 << 13  # tokens
 _BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 
 
@@ -86,7 +87,9 @@ def read_vocabulary(gguf: GGUFFile) -> Vocabulary:
     defaults = _default_special_tokens(model, pre)
     model = BPE if pre else model
     tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(gguf.value(Keys.Tokenizer.LIST, list))]
-    ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    ids: dict[str, int] = {}
+    for start in range(0, len(tokens), _PIECE):  # between which other threads get a turn
+        ids.update(zip(tokens[start : start + _PIECE], range(start, len(tokens)), strict=False))
     if len(ids) != len(tokens):
         raise FormatError(f"The file {gguf.path} is damaged: its vocabulary has a token twice.")
     special = find_special_tokens(gguf, ids, defaults=defaults)

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from engine.kernels import DenseMatrix, Kernels, RopeTable
 from engine.kernels.compiled import kernels as compiled
 from engine.kernels.compiled.isa import NEON
-from engine.kernels.kv_types import KV_TYPES, quantize_rows
+from engine.kernels.kv_types import KV_TYPES, RowSpan, quantize_rows
 from engine.kernels.reference import ReferenceKernels
 from engine.quants import BLOCK_FORMATS
 from engine.quants.matrix import load_matrix
 from tests.emulated_arm import EmulatedLibrary
 from tests.random_tensors import random_tensor, weights_of
+from tests.rows import HEAD_DIM, N_HEAD_KV, rows_of_every_sort
 
 F32 = NDArray[np.float32]
 
@@ -57,10 +58,20 @@ def test_products(kernels: Kernels, reference: Kernels, tensor_type: GGMLQuantiz
 def test_attention(kernels: Kernels, reference: Kernels, kv_type: str, n_tokens: int) -> None:
     q, dtype = normal(n_tokens, 6, 32), KV_TYPES[kv_type]
     k, v = (quantize_rows(normal(90, 2, 32, seed=seed), dtype) for seed in (1, 2))
-    where = {"q_start": 90 - n_tokens, "k_start": 0, "scale": 0.3, "n_swa": 60, "softcap": 5.0, "sinks": normal(6)}
+    span, how = RowSpan(first=8, end=80), {"scale": 0.3, "n_swa": 60, "softcap": 5.0, "sinks": normal(6)}
     np.testing.assert_allclose(
-        kernels.attention(q, k, v, **where), reference.attention(q, k, v, **where), rtol=1e-4, atol=1e-5
+        kernels.attention(q, k, v, span, **how), reference.attention(q, k, v, span, **how), rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_rows_are_stored(kernels: Kernels, reference: Kernels, kv_type: str) -> None:
+    x, span = rows_of_every_sort()[:100], RowSpan(first=1, end=110)
+    ours = quantize_rows(np.ones((120, N_HEAD_KV, HEAD_DIM), np.float32), KV_TYPES[kv_type])
+    theirs = ours.copy()
+    kernels.store_rows(x, ours, span)
+    reference.store_rows(x, theirs, span)
+    assert ours.tobytes() == theirs.tobytes()
 
 
 def test_norms_rotations_and_activations(kernels: Kernels, reference: Kernels) -> None:

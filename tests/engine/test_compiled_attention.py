@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.kernels import Kernels
-from engine.kernels.kv_types import KV_TYPES, quantize_rows
+from engine.kernels.kv_types import KV_TYPES, KVRows, RowSpan, quantize_rows
 from engine.kernels.reference import ReferenceKernels
 from tests.instruction_sets import COMPILED, make_kernels
 
@@ -39,6 +39,7 @@ class Case:
         kv_type: str = "f16",
         n_tokens: int,
         n_rows: int,
+        start: int = 0,
         heads: tuple[int, int] = (4, 2),
         head_dims: tuple[int, int] = (32, 64),
         **parameters: object,
@@ -50,13 +51,25 @@ class Case:
             quantize_rows(normal((n_rows, n_head_kv, head_dim), np.float32), KV_TYPES[kv_type])
             for head_dim in head_dims
         )
-        self.parameters: dict[str, Any] = {
-            "q_start": n_rows - n_tokens, "k_start": 0, "scale": 0.4, "n_swa": None, **parameters
-        }  # fmt: skip
+        self.span = RowSpan(end=n_rows, start=start)
+        self.parameters: dict[str, Any] = {"scale": 0.4, "n_swa": None, **parameters}
 
     def run(self, kernels: Kernels) -> F32:
         """Return what the kernels give."""
-        return kernels.attention(self.q, self.k, self.v, **self.parameters)
+        return kernels.attention(self.q, self.k, self.v, self.span, **self.parameters)
+
+    def move(self, n_before: int, n_behind: int) -> None:
+        """Have so many rows of no numbers before and behind those that are seen."""
+        first, end, start = self.span.first, self.span.end, self.span.start
+        self.k, self.v = (_amid(rows[first:end], n_before, n_behind) for rows in (self.k, self.v))
+        self.span.move(n_before, n_before + end - first, start + first - n_before)
+
+
+def _amid(rows: KVRows, n_before: int, n_behind: int) -> KVRows:
+    buffer = np.empty((n_before + len(rows) + n_behind, *rows.shape[1:]), rows.dtype)
+    buffer.view(np.uint8)[...] = 0xFF  # in every type, not a number
+    buffer[n_before : n_before + len(rows)] = rows
+    return buffer
 
 
 def assert_same(case: Case, kernels: Kernels, reference: Kernels) -> None:
@@ -88,9 +101,18 @@ def test_any_number_of_rows(kernels: Kernels, reference: Kernels, n_rows: int, n
 def test_windows(kernels: Kernels, reference: Kernels, n_tokens: int, n_swa: int) -> None:
     assert_same(Case(n_tokens=n_tokens, n_rows=400, n_swa=n_swa), kernels, reference)
     # rows that were given up because no query sees them
-    late = Case(n_tokens=n_tokens, n_rows=n_tokens + n_swa - 1, n_swa=n_swa)
-    late.parameters |= {"q_start": 70_000 + n_swa - 1, "k_start": 70_000}
-    assert_same(late, kernels, reference)
+    assert_same(Case(n_tokens=n_tokens, n_rows=n_tokens + n_swa - 1, start=70_000, n_swa=n_swa), kernels, reference)
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("n_tokens", [1, 2, 130])
+@pytest.mark.parametrize("n_swa", [None, 100])
+def test_rows_that_are_not_seen_do_not_matter(kernels: Kernels, kv_type: str, n_tokens: int, n_swa: int | None) -> None:
+    case = Case(kv_type=kv_type, n_tokens=n_tokens, n_rows=300, start=5000, n_swa=n_swa)
+    expected = case.run(kernels)
+    for n_before, n_behind in ((0, 1), (1, 0), (37, 500), (999, 64)):
+        case.move(n_before, n_behind)
+        assert np.array_equal(case.run(kernels), expected)
 
 
 @pytest.mark.parametrize(

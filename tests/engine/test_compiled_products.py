@@ -86,6 +86,18 @@ def test_products_are_close_to_the_references(kernels: Kernels, tensor_type: GGM
     assert np.linalg.norm(difference) < 0.01 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("tensor_type", QUANTIZED, ids=lambda t: t.name)
+def test_precise_products(kernels: Kernels, tensor_type: GGMLQuantizationType) -> None:
+    tensor = random_tensor(tensor_type, 33, 512)
+    weights = weights_of(tensor).astype(np.float64)
+    matrix = load_matrix([tensor], kernels, precise=True)
+    for n_tokens in (1, 2, 5, 130):
+        x = normal(n_tokens, 512)
+        expected = x.astype(np.float64) @ weights.T
+        assert np.linalg.norm(kernels.matmul(x, matrix) - expected) < 5e-5 * np.linalg.norm(expected)
+        assert np.array_equal(kernels.matmul(x, matrix)[:1], kernels.matmul(x[:1], matrix))
+
+
 @pytest.mark.parametrize("tensor_type", BLOCK_FORMATS, ids=lambda t: t.name)
 def test_a_token_gets_the_same_alone_and_among_others(kernels: Kernels, tensor_type: GGMLQuantizationType) -> None:
     tensor, x = random_tensor(tensor_type, 100, 512), normal(9, 512)

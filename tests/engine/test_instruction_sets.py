@@ -8,7 +8,16 @@ import pytest
 
 from engine.kernels import KERNELS
 from engine.kernels.choice import PORTABLE
-from engine.kernels.compiled import attention, decode_attention, elementwise, float_matmul, host, matmul, team
+from engine.kernels.compiled import (
+    attention,
+    decode_attention,
+    elementwise,
+    float_matmul,
+    host,
+    matmul,
+    store_rows,
+    team,
+)
 from engine.kernels.compiled.ir import Module
 from engine.kernels.compiled.isa import AVX2, AVX512VNNI, AVXVNNI, INSTRUCTION_SETS, NEON, InstructionSet
 from engine.kernels.compiled.library import compile_module, target_machine
@@ -21,8 +30,9 @@ X86 = "x86_64-linux-gnu"
 ARM = "aarch64-linux-gnu"
 LAYOUTS = [f.layout for f in (Q2_K, Q4_1, Q6_K, Q8_0, IQ4_XS, MXFP4)]  # one of each way to store values and scales
 OTHERS: dict[str, Callable[[Module, InstructionSet], object]] = {
-    "team": team.write_work,
+    "team": team.write_team,
     "elementwise": elementwise.write_elementwise,
+    "store rows": store_rows.write_store_rows,
     **{f"matmul {t}": partial(float_matmul.write_float_matmul, type_name=t) for t in ("f32", "f16", "bf16")},
     **{f"attention {t}": partial(attention.write_attention, kv_type=t) for t in ("f16", "q4_0")},
     **{f"decode {t}": partial(decode_attention.write_decode_attention, kv_type=t) for t in ("f16", "q4_0")},
@@ -45,8 +55,11 @@ def assembly(isa: InstructionSet, triple: str, write: Callable[[Module, Instruct
     ids=lambda value: getattr(value, "name", ""),
 )  # fmt: skip
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_dot_products_take_one_instruction(isa: InstructionSet, triple: str, instruction: str, layout: Layout) -> None:
-    text = assembly(isa, triple, partial(matmul.write_matmul, layout=layout))
+@pytest.mark.parametrize("n_digits", [1, 2])
+def test_dot_products_take_one_instruction(
+    isa: InstructionSet, triple: str, instruction: str, layout: Layout, n_digits: int
+) -> None:
+    text = assembly(isa, triple, partial(matmul.write_matmul, layout=layout, n_digits=n_digits))
     assert re.search(instruction, text)
 
 

@@ -10,9 +10,11 @@ from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from engine.kernels import Kernels, Matrix, RopeTable
+from engine.kernels.kv_types import KV_TYPES, RowSpan, quantize_rows
 from engine.kernels.team import ThreadTeam
 from engine.quants.matrix import Tensor, load_matrix
 from tests.instruction_sets import ALL, make_kernels
+from tests.rows import rows_of_every_sort
 
 F32 = NDArray[np.float32]
 
@@ -39,14 +41,16 @@ def test_matmul(kernels: Kernels, n_tokens: int, n_in: int, n_out: int) -> None:
     np.testing.assert_allclose(kernels.matmul(x, matrix_of(weight, kernels)), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_rms_norm(kernels: Kernels) -> None:
-    x, weight = normal(3, 4, 16), normal(16, seed=1)
+@pytest.mark.parametrize("weights", [(16,), (4, 16)])
+def test_rms_norm(kernels: Kernels, weights: tuple[int, ...]) -> None:
+    x, weight = normal(3, 4, 16), normal(*weights, seed=1)
     expected = x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=-1, keepdims=True) + 1e-5) * weight
     np.testing.assert_allclose(kernels.rms_norm(x, weight, 1e-5), expected, rtol=1e-5)
 
 
-def test_layer_norm(kernels: Kernels) -> None:
-    x, weight = normal(3, 4, 16) + 5, normal(16, seed=1)
+@pytest.mark.parametrize("n", [16, 37])
+def test_layer_norm(kernels: Kernels, n: int) -> None:
+    x, weight = normal(3, 4, n) + 5, normal(n, seed=1)
     y = x.astype(np.float64)
     deviation = np.sqrt(y.var(axis=-1, keepdims=True) + 1e-5)
     expected = (y - y.mean(axis=-1, keepdims=True)) / deviation * weight
@@ -70,9 +74,8 @@ def attention_by_definition(
     q: F32,
     k: F32,
     v: F32,
+    span: RowSpan,
     *,
-    q_start: int,
-    k_start: int,
     scale: float,
     n_swa: int | None,
     softcap: float | None = None,
@@ -81,12 +84,8 @@ def attention_by_definition(
     group = q.shape[1] // k.shape[1]
     out = np.zeros((len(q), q.shape[1], v.shape[2]))
     for i in range(len(q)):
-        position = q_start + i
-        seen = [
-            j
-            for j in range(len(k))
-            if position - (k_start + j) >= 0 and (n_swa is None or position - k_start - j < n_swa)
-        ]
+        own = span.end - len(q) + i
+        seen = [j for j in range(span.first, own + 1) if n_swa is None or own - j < n_swa]
         for head in range(q.shape[1]):
             scores = k[seen, head // group].astype(np.float64) @ q[i, head] * scale
             if softcap is not None:
@@ -99,17 +98,21 @@ def attention_by_definition(
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize(
-    ("n_tokens", "q_start", "k_start", "n_swa"),
-    [(1, 0, 0, None), (1, 40, 0, None), (9, 0, 0, None), (300, 17, 0, None), (1, 40, 31, 10), (9, 40, 31, 10),
-     (300, 0, 0, 10), (300, 100, 91, 10), (5, 3, 0, 10), (130, 5, 0, 200)],
+    ("n_tokens", "first", "end", "start", "n_swa"),
+    [(1, 0, 1, 0, None), (1, 0, 41, 0, None), (9, 0, 9, 0, None), (300, 0, 317, 0, None), (1, 0, 10, 31, 10),
+     (9, 0, 18, 31, 10), (300, 0, 300, 0, 10), (300, 0, 309, 91, 10), (5, 0, 8, 0, 10), (130, 0, 135, 0, 200),
+     (1, 31, 41, 0, 10), (9, 31, 49, 20, 10), (300, 1, 310, 0, 10), (1, 7, 300, 0, None), (30, 7, 300, 0, None)],
 )  # fmt: skip
-def test_attention(kernels: Kernels, n_tokens: int, q_start: int, k_start: int, n_swa: int | None, dtype: type) -> None:
-    n_rows = q_start + n_tokens - k_start
-    q = normal(n_tokens, 6, 8)
-    k, v = (normal(n_rows, 2, 8, seed=seed).astype(dtype) for seed in (1, 2))
-    where = {"q_start": q_start, "k_start": k_start, "scale": 0.3, "n_swa": n_swa}
-    expected = attention_by_definition(q, k, v, **where)
-    np.testing.assert_allclose(kernels.attention(q, k, v, **where), expected, rtol=1e-4, atol=1e-5)
+def test_attention(
+    kernels: Kernels, n_tokens: int, first: int, end: int, start: int, n_swa: int | None, dtype: type
+) -> None:
+    q, span = normal(n_tokens, 6, 8), RowSpan(first, end, start)
+    k, v = (normal(end + 40, 2, 8, seed=seed).astype(dtype) for seed in (1, 2))
+    for rows in (k, v):
+        rows[:first] = rows[end:] = np.nan
+    expected = attention_by_definition(q, k, v, span, scale=0.3, n_swa=n_swa)
+    ours = kernels.attention(q, k, v, span, scale=0.3, n_swa=n_swa)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("n_tokens", [1, 150])
@@ -119,10 +122,43 @@ def test_attention_with_bounded_scores_and_sinks(
     kernels: Kernels, n_tokens: int, sinks: list[float] | None, softcap: float | None
 ) -> None:
     q, k, v = normal(n_tokens, 6, 8), normal(n_tokens + 20, 2, 8, seed=1), normal(n_tokens + 20, 2, 8, seed=2)
-    where = {"q_start": 20, "k_start": 0, "scale": 0.3, "n_swa": 15, "softcap": softcap}
-    where["sinks"] = None if sinks is None else np.array(sinks, np.float32)
-    expected = attention_by_definition(q, k, v, **where)
-    np.testing.assert_allclose(kernels.attention(q, k, v, **where), expected, rtol=1e-4, atol=1e-5)
+    span, how = RowSpan(end=len(k)), {"scale": 0.3, "n_swa": 15, "softcap": softcap}
+    how["sinks"] = None if sinks is None else np.array(sinks, np.float32)
+    expected = attention_by_definition(q, k, v, span, **how)
+    np.testing.assert_allclose(kernels.attention(q, k, v, span, **how), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("n_tokens", [0, 1, 20])
+def test_rows_are_stored_at_the_end_of_the_span(kernels: Kernels, kv_type: str, n_tokens: int) -> None:
+    qkv = normal(n_tokens, 224)
+    for x in (qkv[:, 32:160].reshape(n_tokens, 2, 64), qkv[:, :128].reshape(n_tokens, 2, 64).copy()):
+        expected = quantize_rows(normal(60, 2, 64, seed=1), KV_TYPES[kv_type])
+        rows = expected.copy()
+        kernels.store_rows(x, rows, RowSpan(first=9, end=37, start=100))
+        expected[37 - n_tokens : 37] = quantize_rows(x, KV_TYPES[kv_type])
+        assert rows.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_rows_of_every_sort_are_stored_bit_by_bit_as_they_are_quantized(kernels: Kernels, kv_type: str) -> None:
+    x = rows_of_every_sort()
+    expected = quantize_rows(x, KV_TYPES[kv_type])
+    rows = np.zeros_like(expected)
+    for first in (0, 100):
+        kernels.store_rows(x[first : first + 100], rows, RowSpan(end=first + 100))
+    for i in range(200, len(x)):
+        kernels.store_rows(x[i : i + 1], rows, RowSpan(end=i + 1))
+    assert rows.tobytes() == expected.tobytes()
+
+
+def test_sums_and_products(kernels: Kernels) -> None:
+    x, y = normal(40, 50), normal(40, 50, seed=1)
+    wide_x, wide_y = x.astype(np.float64), y.astype(np.float64)
+    np.testing.assert_allclose(kernels.add(x, y), wide_x + wide_y, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(kernels.add(x, y[3]), wide_x + wide_y[3], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(kernels.add(x, y, scale=-0.3), wide_x - 0.3 * wide_y, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(kernels.multiply(x, y), wide_x * wide_y, rtol=1e-6, atol=1e-6)
 
 
 def test_gated_activations(kernels: Kernels) -> None:
@@ -186,22 +222,24 @@ def test_columns_of_a_larger_array_are_taken_as_they_lie(kernels: Kernels) -> No
     table = RopeTable(normal(7, 4), normal(7, 4, seed=1), interleaved=True)
     heads = qkv[:, 32:64].reshape(7, 4, 8)
     k, v = normal(7, 2, 8, seed=1), normal(7, 2, 8, seed=2)
-    where = {"q_start": 0, "k_start": 0, "scale": 0.3, "n_swa": None}
+    span = RowSpan(end=7)
     for operation in (
         lambda x: kernels.rms_norm(x, weight, 1e-6),
         lambda x: kernels.rope(x, table),
-        lambda x: kernels.attention(x, k, v, **where),
+        lambda x: kernels.attention(x, k, v, span, scale=0.3, n_swa=None),
     ):
         assert np.array_equal(operation(heads), operation(heads.copy()))
-    gate, up = qkv[:, :48], qkv[:, 48:]
-    assert np.array_equal(kernels.silu_mul(gate, up), kernels.silu_mul(gate.copy(), up.copy()))
+    left, right = qkv[:, :48], qkv[:, 48:]
+    for name in ("silu_mul", "gelu_mul", "sigmoid_mul", "add", "multiply"):
+        operation = getattr(kernels, name)
+        assert np.array_equal(operation(left, right), operation(left.copy(), right.copy()))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_results_are_equal_bit_by_bit_for_any_number_of_threads(name: str, kernel_cache: Path) -> None:
     x, weight = normal(130, 300), normal(2000, 300, seed=1)
     q, k, v = normal(300, 6, 16), normal(300, 2, 16, seed=1), normal(300, 2, 16, seed=2)
-    table = RopeTable(normal(300, 8), normal(300, 8, seed=1), interleaved=False)
+    table, span = RopeTable(normal(300, 8), normal(300, 8, seed=1), interleaved=False), RowSpan(end=300)
     results = []
     for n_threads in (1, 2, 3, 5):
         kernels = make_kernels(name, n_threads=n_threads, cache_folder=kernel_cache)
@@ -210,8 +248,8 @@ def test_results_are_equal_bit_by_bit_for_any_number_of_threads(name: str, kerne
             (
                 kernels.matmul(x, matrix),
                 kernels.matmul(x[:1], matrix),
-                kernels.attention(q, k, v, q_start=0, k_start=0, scale=0.2, n_swa=None),
-                kernels.attention(q[-1:], k, v, q_start=299, k_start=0, scale=0.2, n_swa=None),
+                kernels.attention(q, k, v, span, scale=0.2, n_swa=None),
+                kernels.attention(q[-1:], k, v, span, scale=0.2, n_swa=None),
                 kernels.silu_mul(x, x),
                 kernels.rms_norm(x, weight[0], 1e-6),
                 kernels.rope(q, table),

@@ -8,31 +8,16 @@ from numpy.typing import NDArray
 
 from engine.errors import UnsupportedError
 from engine.kernels import load_kernels
-from engine.kernels.kv_types import KV_TYPES, dequantize_rows, items_per_head, quantize_rows
+from engine.kernels.kv_types import KV_TYPES, RowSpan, dequantize_rows, items_per_head, quantize_rows
 from engine.memory import AttentionRows, compose
+from tests.rows import HEAD_DIM, N_HEAD_KV, rows_of_every_sort
 
 F32 = NDArray[np.float32]
-N_HEAD_KV, HEAD_DIM = 2, 96
 QUANTIZED = ["q8_0", "q4_0"]
 
 
 def normal(*shape: int, seed: int = 0) -> F32:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def rows_of_every_sort() -> F32:
-    """Return rows of all magnitudes, with blocks of zeros, of equal values, of ties and of two opposite extremes."""
-    x = normal(500, N_HEAD_KV, HEAD_DIM) * np.exp2(np.linspace(-30, 12, 500, dtype=np.float32))[:, None, None]
-    x[0] = 0
-    x[1] = -0.0
-    x[2] = 1.5
-    x[3] = np.arange(HEAD_DIM) % 32 - 15.5
-    x[4, :, ::32] = 127  # with a scale of 1, halves are ties
-    x[4, :, 1:32] = np.arange(31) - 14.5
-    x[5, 0, :2] = [8, -8]
-    x[6, 0, :2] = [-8, 8]
-    x[7] *= np.float32(1e-38)
-    return x
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
@@ -71,9 +56,10 @@ def test_attention_computes_with_the_dequantized_rows(name: str, n_swa: int | No
     kernels = load_kernels(n_threads=2)
     q = normal(5, 2 * N_HEAD_KV, HEAD_DIM)
     k, v = (quantize_rows(normal(600, N_HEAD_KV, HEAD_DIM, seed=seed), KV_TYPES[name]) for seed in (1, 2))
-    where = {"q_start": 610, "k_start": 15, "scale": 0.1, "n_swa": n_swa}
-    expected = kernels.attention(q, dequantize_rows(k), dequantize_rows(v), **where)
-    np.testing.assert_allclose(kernels.attention(q, k, v, **where), expected, rtol=1e-4, atol=1e-5)
+    span = RowSpan(end=600, start=15)
+    expected = kernels.attention(q, dequantize_rows(k), dequantize_rows(v), span, scale=0.1, n_swa=n_swa)
+    ours = kernels.attention(q, k, v, span, scale=0.1, n_swa=n_swa)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
     kernels.close()
 
 

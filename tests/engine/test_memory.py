@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from engine.kernels.kv_types import KV_TYPES
 from engine.kernels.reference import ReferenceKernels
 from engine.memory import AttentionRows, LayerMemory, LayerState, Memory, RecurrentState, RowChunk, compose
+from engine.memory.attention import AttentionMemory
 
 F32 = NDArray[np.float32]
 N_EMBD, N_HEAD_KV, N_SWA, N_UBATCH = 64, 2, 5, 4  # heads of 32 values: one block of the quantized K/V types
@@ -38,8 +39,8 @@ class AttentionLayer:
     def __call__(self, layer: int, x: F32, memory: Memory, start: int) -> F32:
         heads = x.reshape(len(x), N_HEAD_KV, -1)
         position = np.arange(start, start + len(x), dtype=np.float32)[:, None, None]
-        k, v, first = memory.extend(layer, np.sin(heads + position), heads * (layer + 1))
-        out = KERNELS.attention(heads, k, v, q_start=start, k_start=first, scale=0.2, n_swa=self.n_swa)
+        k, v, span = memory.extend(layer, np.sin(heads + position), heads * (layer + 1))
+        out = KERNELS.attention(heads, k, v, span, scale=0.2, n_swa=self.n_swa)
         return x + out
 
 
@@ -280,6 +281,23 @@ def test_rows_that_do_not_fit_are_refused_and_leave_an_empty_memory(
         memory.restore(snapshot.n, rows, state)
     assert memory.n_tokens == 0
     assert np.array_equal(network.read(TOKENS, memory), afresh(network, TOKENS))
+
+
+def test_rows_stay_where_they_are_within_a_generation(typed_network: Network) -> None:
+    memory, places = typed_network.new_memory(), dict[int, list[int]]()
+    layers = [layer for part in memory.parts if isinstance(part, AttentionMemory) for layer in part.layers]
+
+    def check() -> None:
+        now = [rows.ctypes.data for layer in layers for rows in memory.rows(layer)[:2]]
+        assert places.setdefault(memory.generation, now) == now
+
+    for token in range(300):
+        typed_network.evaluate([token % 9], memory)
+        check()
+    snapshot = save(memory)
+    memory.restore(snapshot.n, snapshot.rows, snapshot.state)
+    check()
+    assert len(places) <= 2  # room for 256 rows at first
 
 
 def test_a_window_needs_and_keeps_a_bounded_number_of_rows() -> None:

@@ -2,21 +2,21 @@
 
 import time
 from collections.abc import Callable, Iterator
-from ctypes import c_int64, c_void_p
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from engine.kernels.compiled.calls import link_operations
 from engine.kernels.compiled.ir import Function, Module, Value, i64
 from engine.kernels.compiled.isa import INSTRUCTION_SETS, InstructionSet
-from engine.kernels.compiled.library import Library, function
-from engine.kernels.compiled.operation import Operations, array, python_types
-from engine.kernels.compiled.team import SpinningTeam, write_work
+from engine.kernels.compiled.library import Library
+from engine.kernels.compiled.operation import Array, Operations
+from engine.kernels.compiled.spinning_team import SpinningTeam
 from tests.instruction_sets import COMPILED
 
-COUNT = {"counts": array, "threads": array, "n_tasks": i64, "n_turns": i64}
+COUNT = {"counts": Array.WRITTEN, "threads": Array.WRITTEN, "n_tasks": i64, "n_turns": i64}
 
 
 def write_count(module: Module, isa: InstructionSet) -> None:
@@ -42,16 +42,13 @@ class Team:
 
     def __init__(self, n_threads: int, library: Library) -> None:
         self._library = library  # holds the code
-        (work,) = library.link("team", write_work, ["team_work"])
-        (count,) = library.link("count", write_count, ["count"])
-        self.spinning = SpinningTeam(n_threads, function(work, None, c_void_p, c_int64))
-        self._count = function(count, None, *python_types(COUNT))
+        self.spinning = SpinningTeam(n_threads, library)
+        self._count = link_operations(library, "count", write_count, {"count": COUNT})["count"]
 
     def run(self, n_tasks: int, *, n_turns: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return how often each task was counted, in the first phase twice as much, and by which thread."""
         counts, threads = np.zeros(n_tasks, np.int64), np.full(n_tasks, -1)
-        self.spinning.wake()
-        self._count(self.spinning.address, id(counts), id(threads), n_tasks, n_turns)
+        self.spinning.do(self._count, counts, threads, n_tasks, n_turns)
         return counts, threads
 
     def asleep(self) -> bool:

@@ -15,10 +15,10 @@ N_VALUE_HEAD, N_KEY_HEAD = 4, 2  # of a delta net
 N_VALUE, N_QKV = N_VALUE_HEAD * D_STATE, (N_VALUE_HEAD + 2 * N_KEY_HEAD) * D_STATE
 
 
-def mamba2() -> TinyModel:
-    model = _model("mamba2", 3, _ssm(N_SSM_HEAD, N_GROUP))
+def mamba2(*, n_group: int = N_GROUP) -> TinyModel:
+    model = _model("mamba2", 3, _ssm(N_SSM_HEAD, n_group))
     for layer in range(3):
-        _mamba2(model, layer)
+        _mamba2(model, layer, n_group=n_group)
     return model
 
 
@@ -193,6 +193,7 @@ MODELS: Mapping[str, Callable[[], TinyModel]] = {
     "mamba": mamba,
     "mamba, as Falcon Mamba": partial(mamba, normed=True),
     "mamba2": mamba2,
+    "mamba2 in one group": partial(mamba2, n_group=1),
     "lfm2": lfm2,
     "lfm2 with a sliding window": partial(lfm2, n_swa=24),
     "lfm2moe": lfm2moe,
@@ -325,15 +326,15 @@ def _projection_by_part(model: TinyModel, layer: int) -> None:
         model.matrix(f"blk.{layer}.{name}", n_out, N_EMBD)
 
 
-def _mamba2(model: TinyModel, layer: int) -> None:
-    block, n_channel = f"blk.{layer}", D_INNER + 2 * N_GROUP * D_STATE
+def _mamba2(model: TinyModel, layer: int, *, n_group: int = N_GROUP) -> None:
+    block, n_channel = f"blk.{layer}", D_INNER + 2 * n_group * D_STATE
     model.matrix(f"{block}.ssm_in", D_INNER + n_channel + N_SSM_HEAD, N_EMBD)
     model.matrix(f"{block}.ssm_conv1d", n_channel, D_CONV)
     model.bias(f"{block}.ssm_conv1d", n_channel)
     model.bias(f"{block}.ssm_dt", N_SSM_HEAD)
     model.uniform(f"{block}.ssm_a", N_SSM_HEAD, 1, low=-1.5, high=-0.02)
     model.uniform(f"{block}.ssm_d", N_SSM_HEAD, 1, low=-1, high=1)
-    model.uniform(f"{block}.ssm_norm.weight", N_GROUP, D_INNER // N_GROUP, low=0.5, high=1.5)
+    model.uniform(f"{block}.ssm_norm.weight", n_group, D_INNER // n_group, low=0.5, high=1.5)
     model.matrix(f"{block}.ssm_out", N_EMBD, D_INNER)
 
 

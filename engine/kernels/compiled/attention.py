@@ -11,43 +11,60 @@ sum and the weighted values of what it saw; a second phase puts the chunks toget
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled import functions
 from engine.kernels.compiled.ir import Function, Module, Value, f16, f32, i8, i32, i64, ptr, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Operations, array, divided
+from engine.kernels.compiled.operation import Array, Count, Operations, Task, divided
 from engine.kernels.compiled.product import call_product, write_product
+from engine.kernels.kv_types import RowSpan
 
 ROWS = 64  # K and V rows that are converted and multiplied at once
 _LANES = 8  # values that are converted at once; every head's size is a multiple of it
 LOWEST = -1e30  # a maximum before anything was seen: finite, so that differences with -inf are
 PARAMETERS = {
-    "q": array,  # float32 (n_tokens, n_head, head_dim_k), tokens q_bytes apart
-    "k": array,  # (n_rows, n_head_kv, head_dim_k) of the K/V type
-    "v": array,
-    "out": array,  # float32 (n_tokens, n_head, head_dim_v)
+    "q": Array.READ,  # float32 (n_tokens, n_head, head_dim_k), tokens q_bytes apart
+    "k": Array.LASTING,  # (any number, n_head_kv, head_dim_k) of the K/V type
+    "v": Array.LASTING,
+    "span": Array.LASTING,  # which of the rows are seen, see kv_types.RowSpan
+    "out": Array.WRITTEN,  # float32 (n_tokens, n_head, head_dim_v)
     "sinks": ptr,  # float32 (n_head,), or null
     "n_tokens": i64,
-    "n_rows": i64,
     "q_bytes": i64,
     "n_head_kv": i64,
     "n_group": i64,  # query heads that share a K/V head
     "head_dim_k": i64,
     "head_dim_v": i64,
-    "q_start": i64,  # positions of the first query and the first row
-    "k_start": i64,
     "n_swa": i64,
     "scale": f32,
     "softcap": f32,  # 0 for none
     "tokens_per_task": i64,
     "rows_per_task": i64,
-    "n_chunks": i64,
-    "partial": array,  # (chunks, K/V heads, runs of tokens, tiles): see partial_floats
-    "scratch": array,  # scratch_bytes for each thread
+    "partial": Array.LASTING,  # (chunks, K/V heads, runs of tokens, tiles): see partial_floats
+    "scratch": Array.LASTING,  # scratch_bytes for each thread
     "scratch_bytes": i64,
 }
+
+
+def complete(kv_type: str, f: Function) -> dict[str, Value]:
+    """Write what follows from the rows that are seen: where they are, how many, and the positions of the first ones."""
+    first, end, start = (
+        f.load(i64, f["span"] + place, align=8) for place in (RowSpan.FIRST, RowSpan.END, RowSpan.START)
+    )
+    n_rows = end - first
+    return {
+        **{
+            rows: f[rows] + first * f["n_head_kv"] * _row_bytes(kv_type, f[head_dim])
+            for rows, head_dim in (("k", "head_dim_k"), ("v", "head_dim_v"))
+        },
+        "n_rows": n_rows,
+        "q_start": start + end - f["n_tokens"],
+        "k_start": start + first,
+        "n_chunks": divided(f, n_rows, f["rows_per_task"]),
+    }
 
 
 def tile_width(isa: InstructionSet, n_registers: int) -> int:
@@ -78,7 +95,8 @@ def write_attention(module: Module, isa: InstructionSet, kv_type: str) -> None:
             scores=write_product(module, isa, n_registers, adds=False),
             values=write_product(module, isa, n_registers, adds=True),
         )
-        operations.add(f"attention_{n_registers}", PARAMETERS, [(_n_tasks, task.write), (_n_parts, task.write_merge)])
+        phases: list[tuple[Count, Task]] = [(_n_tasks, task.write), (_n_parts, task.write_merge)]
+        operations.add(f"attention_{n_registers}", PARAMETERS, phases, partial(complete, kv_type))
 
 
 def _n_parts(f: Function) -> Value:

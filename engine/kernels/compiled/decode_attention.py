@@ -5,16 +5,18 @@ With a token alone there are too few queries to fill registers with them, as `at
 
 from __future__ import annotations
 
+from functools import partial
+
 from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled import functions
-from engine.kernels.compiled.attention import LOWEST, PARAMETERS, ROWS, convert_rows, write_convert
+from engine.kernels.compiled.attention import LOWEST, PARAMETERS, ROWS, complete, convert_rows, write_convert
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, ptr, vec
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.operation import Operations
 
 _LANES = 8  # what every head's size is a multiple of
-_REGISTERS = 4  # values of a head that are summed up at once, in registers
+_REGISTERS = (8, 4, 1)  # of a head's values that are summed up at once: enough that no sum waits for the one before
 _TYPE = vec(f32, _LANES)
 
 
@@ -35,7 +37,7 @@ def write_decode_attention(module: Module, isa: InstructionSet, kv_type: str) ->
     weigh = _write_weigh(module)
     add = _write_add_values(module)
 
-    def partial(f: Function, chunk: Value, head: Value) -> Value:
+    def part(f: Function, chunk: Value, head: Value) -> Value:
         return f["partial"] + (chunk * f["n_head_kv"] * f["n_group"] + head) * (f["head_dim_v"] + 2) * 4
 
     def attend(f: Function) -> None:
@@ -45,7 +47,7 @@ def write_decode_attention(module: Module, isa: InstructionSet, kv_type: str) ->
         scores = v32 + f["head_dim_v"] * (4 * ROWS)
         query = scores + 4 * ROWS
         with f.loop(f["n_group"]) as member:
-            result = partial(f, chunk, head * f["n_group"] + member)
+            result = part(f, chunk, head * f["n_group"] + member)
             with f.loop(f["head_dim_v"], step=_LANES) as i:
                 f.store(f.constant(_TYPE, 0.0), result + i * 4)
             f.store(f.constant(f32, LOWEST), result + f["head_dim_v"] * 4)
@@ -62,7 +64,7 @@ def write_decode_attention(module: Module, isa: InstructionSet, kv_type: str) ->
                 q = f["q"] + (head * f["n_group"] + member) * f["head_dim_k"] * 4
                 with f.loop(f["head_dim_k"], step=_LANES) as i:
                     f.store(f.load(_TYPE, q + i * 4) * f["scale"].splat(_LANES), query + i * 4)
-                result = partial(f, chunk, head * f["n_group"] + member)
+                result = part(f, chunk, head * f["n_group"] + member)
                 numbers = result + f["head_dim_v"] * 4
                 factor = f.call(weigh, query, k32, scores, n_rows, f["head_dim_k"], f["softcap"], numbers)
                 f.call(add, scores, v32, result, n_rows, f["head_dim_v"], factor)
@@ -75,7 +77,7 @@ def write_decode_attention(module: Module, isa: InstructionSet, kv_type: str) ->
             largest.set(f.load(f32, f["sinks"] + head * 4))
         sink = largest.get()
         with f.loop(f["n_chunks"]) as chunk:
-            maximum = f.load(f32, partial(f, chunk, head) + f["head_dim_v"] * 4)
+            maximum = f.load(f32, part(f, chunk, head) + f["head_dim_v"] * 4)
             largest.set(f.select(maximum > largest.get(), maximum, largest.get()))
         top = largest.get()
 
@@ -89,7 +91,7 @@ def write_decode_attention(module: Module, isa: InstructionSet, kv_type: str) ->
         with f.loop(f["head_dim_v"], step=_LANES) as i:
             f.store(f.constant(_TYPE, 0.0), out + i * 4)
         with f.loop(f["n_chunks"]) as chunk:
-            source = partial(f, chunk, head)
+            source = part(f, chunk, head)
             numbers = source + f["head_dim_v"] * 4
             factor = weight(f.load(f32, numbers))
             total.set(f.fma(f.load(f32, numbers + 4), factor.lane(0), total.get()))
@@ -106,6 +108,7 @@ def write_decode_attention(module: Module, isa: InstructionSet, kv_type: str) ->
             (lambda f: f["n_head_kv"] * f["n_chunks"], attend),
             (lambda f: f["n_head_kv"] * f["n_group"], merge),
         ],
+        partial(complete, kv_type),
     )
 
 
@@ -159,8 +162,6 @@ def _write_add_values(module: Module) -> llvm_ir.Function:
     f = module.function("add_values", parameters)
     f.function.attributes.add("noinline")
     factor = f["factor"].splat(_LANES)
-    step = _LANES * _REGISTERS
-    whole = f["n"] // step * step
 
     def add(i: Value, n_registers: int) -> None:
         places = [f["out"] + (i * 4 + 4 * _LANES * r) for r in range(n_registers)]
@@ -173,8 +174,11 @@ def _write_add_values(module: Module) -> llvm_ir.Function:
         for place, total in zip(places, sums, strict=True):
             f.store(total.get(), place)
 
-    with f.loop(whole, step=step) as i:
-        add(i, _REGISTERS)
-    with f.loop(f["n"], whole, _LANES) as i:
-        add(i, 1)
+    done = f.variable(f.constant(i64, 0))
+    for n_registers in _REGISTERS:
+        start, step = done.get(), _LANES * n_registers
+        stop = start + (f["n"] - start) // step * step
+        with f.loop(stop, start, step) as i:
+            add(i, n_registers)
+        done.set(stop)
     return f.finish()

@@ -24,19 +24,19 @@ from engine.kernels.compiled.chunks import (
 )
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Operations, array
+from engine.kernels.compiled.operation import Array, Operations
 
 PARAMETERS = {
-    "q": array,  # (n_tokens, n_head_k, head_dim_k), tokens q_bytes apart
-    "k": array,
-    "v": array,  # (n_tokens, n_head_v, head_dim_v)
-    "alpha": array,  # (n_tokens, n_head_v)
-    "beta": array,
-    "s": array,  # (n_head_v, head_dim_v, head_dim_k)
-    "a": array,  # (n_head_v,)
-    "dt_bias": array,
-    "out": array,  # as v, contiguous
-    "after": array,  # as s
+    "q": Array.READ,  # (n_tokens, n_head_k, head_dim_k), tokens q_bytes apart
+    "k": Array.READ,
+    "v": Array.READ,  # (n_tokens, n_head_v, head_dim_v)
+    "alpha": Array.READ,  # (n_tokens, n_head_v)
+    "beta": Array.READ,
+    "s": Array.STATE,  # (n_head_v, head_dim_v, head_dim_k)
+    "a": Array.READ,  # (n_head_v,)
+    "dt_bias": Array.READ,
+    "out": Array.WRITTEN,  # as v, contiguous
+    "after": Array.NEXT_STATE,  # as s
     "n_tokens": i64,
     "n_head_k": i64,
     "n_head_v": i64,
@@ -48,7 +48,7 @@ PARAMETERS = {
     "alpha_bytes": i64,
     "beta_bytes": i64,
     "eps": f32,
-    "scratch": array,  # scratch_floats for each thread
+    "scratch": Array.LASTING,  # scratch_floats for each thread
     "scratch_bytes": i64,
 }
 _TYPE = vec(f32, ROWS)

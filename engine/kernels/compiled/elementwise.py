@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.kernels.compiled import functions
-from engine.kernels.compiled.ir import Function, Module, Type, Value, f16, f32, i64, vec
+from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Operations, array, divided
+from engine.kernels.compiled.operation import Array, Operations, divided
 
 ROWS_PER_TASK = 8
 NORM = {
-    "x": array,  # rows of n values, n_heads of them side by side, x_bytes from there to the next ones
-    "weight": array,
-    "out": array,  # contiguous
+    "x": Array.READ,  # rows of n values, n_heads of them side by side, x_bytes from there to the next ones
+    "weight": Array.READ,  # (n_weights, n), for the rows in turn
+    "out": Array.WRITTEN,  # contiguous
     "n_rows": i64,
     "n": i64,
     "n_heads": i64,
     "x_bytes": i64,
+    "n_weights": i64,
     "eps": f32,
 }
 ROPE = {
-    "x": array,  # (n_tokens, n_heads, head_dim), tokens x_bytes apart
-    "cos": array,  # (n_tokens, half)
-    "sin": array,
-    "out": array,  # contiguous
+    "x": Array.READ,  # (n_tokens, n_heads, head_dim), tokens x_bytes apart
+    "cos": Array.READ,  # (n_tokens, half)
+    "sin": Array.READ,
+    "out": Array.WRITTEN,  # contiguous
     "n_tokens": i64,
     "n_heads": i64,
     "head_dim": i64,
@@ -32,49 +33,49 @@ ROPE = {
     "x_bytes": i64,
 }
 ACTIVATION = {
-    "gate": array,  # (n_rows, n), rows gate_bytes apart
-    "up": array,  # (n_rows, n), rows up_bytes apart
-    "out": array,  # contiguous
+    "gate": Array.READ,  # (n_rows, n), rows gate_bytes apart
+    "up": Array.READ,  # (n_rows, n), rows up_bytes apart
+    "out": Array.WRITTEN,  # contiguous
     "n_rows": i64,
     "n": i64,
     "gate_bytes": i64,
     "up_bytes": i64,
 }
 
-ADD = {"x": array, "y": array, "out": array, "n_rows": i64, "n": i64, "x_bytes": i64, "y_bytes": i64}
-"""x and y are (n_rows, n), rows x_bytes and y_bytes apart; `out` is contiguous."""
-STORE = {"x": array, "rows": array, "n_rows": i64, "n": i64, "x_bytes": i64, "rows_bytes": i64}
-"""Both are (n_rows, n), rows so many bytes apart."""
-STORED_TYPES = {"store_f16": f16, "store_f32": f32}
+ADD = {
+    "x": Array.READ,  # (n_rows, n), rows x_bytes apart
+    "y": Array.READ,  # (n_rows, n), rows y_bytes apart
+    "out": Array.WRITTEN,  # contiguous
+    "n_rows": i64,
+    "n": i64,
+    "x_bytes": i64,
+    "y_bytes": i64,
+    "scale": f32,
+}
 
 Activation = Callable[[Function, Value], Value]
-ACTIVATIONS: dict[str, Activation] = {}
 
 
-def _activation(write: Activation) -> Activation:
-    ACTIVATIONS[f"{write.__name__.removeprefix('_')}_mul"] = write
-    return write
-
-
-@_activation
 def _silu(f: Function, x: Value) -> Value:
     return x / (functions.exp(f, 0.0 - x) + 1.0)
 
 
-@_activation
-def _sigmoid(f: Function, x: Value) -> Value:
-    return functions.sigmoid(f, x)
-
-
-@_activation
 def _gelu(f: Function, x: Value) -> Value:
     # 0.5 x (1 + tanh(u)) = x sigmoid(2 u)
     u = x * 0.7978845608028654 * f.fma(x * x, f.constant(x.type, 0.044715), f.constant(x.type, 1.0))
     return x * functions.sigmoid(f, u * 2.0)
 
 
+ACTIVATIONS: dict[str, Activation] = {
+    "silu_mul": _silu,
+    "gelu_mul": _gelu,
+    "sigmoid_mul": functions.sigmoid,
+    "multiply": lambda f, x: x,
+}
+
+
 def write_elementwise(module: Module, isa: InstructionSet) -> None:
-    """Write `rms_norm`, `rope_halves`, `rope_neighbors`, `add`, the conversions to K/V types and the activations."""
+    """Write `rms_norm`, `layer_norm`, `rope_halves`, `rope_neighbors`, `add` and the activations."""
     operations = Operations(module, isa)
 
     def rows(f: Function) -> Value:
@@ -83,31 +84,27 @@ def write_elementwise(module: Module, isa: InstructionSet) -> None:
     def tokens(f: Function) -> Value:
         return f["n_tokens"]
 
-    operations.add("rms_norm", NORM, [(rows, lambda f: _by_rows(f, lambda row: _rms_norm(f, isa, row)))])
+    operations.add("rms_norm", NORM, [(rows, lambda f: by_rows(f, lambda row: _norm(f, isa, row, centers=False)))])
+    operations.add("layer_norm", NORM, [(rows, lambda f: by_rows(f, lambda row: _norm(f, isa, row, centers=True)))])
     operations.add("rope_halves", ROPE, [(tokens, lambda f: _rope_token(f, isa, interleaved=False))])
     operations.add("rope_neighbors", ROPE, [(tokens, lambda f: _rope_token(f, isa, interleaved=True))])
-    operations.add("add", ADD, [(rows, lambda f: _by_rows(f, lambda row: _add(f, isa, row)))])
-    for name, type_ in STORED_TYPES.items():
-
-        def store(f: Function, type_: Type = type_) -> None:
-            _by_rows(f, lambda row: _store(f, isa, row, type_))
-
-        operations.add(name, STORE, [(rows, store)])
+    operations.add("add", ADD, [(rows, lambda f: by_rows(f, lambda row: _add(f, isa, row)))])
     for name, activation in ACTIVATIONS.items():
 
         def activate(f: Function, activation: Activation = activation) -> None:
-            _by_rows(f, lambda row: _activate(f, isa, row, activation))
+            by_rows(f, lambda row: _activate(f, isa, row, activation))
 
         operations.add(name, ACTIVATION, [(rows, activate)])
 
 
-def _by_rows(f: Function, write_row: Callable[[Value], None]) -> None:
+def by_rows(f: Function, write_row: Callable[[Value], None]) -> None:
+    """Write a task's loop over its rows."""
     first = f["task"] * ROWS_PER_TASK
     with f.loop(f.min(first + ROWS_PER_TASK, f["n_rows"]), first) as row:
         write_row(row)
 
 
-def _in_registers(f: Function, isa: InstructionSet, n: Value, write: Callable[[Value, int], None]) -> None:
+def in_registers(f: Function, isa: InstructionSet, n: Value, write: Callable[[Value, int], None]) -> None:
     """Write a loop over n values, as many at once as a register holds, the rest one by one."""
     whole = n // isa.lanes * isa.lanes
     with f.loop(whole, step=isa.lanes) as i:
@@ -116,26 +113,35 @@ def _in_registers(f: Function, isa: InstructionSet, n: Value, write: Callable[[V
         write(i, 1)
 
 
-def _rms_norm(f: Function, isa: InstructionSet, row: Value) -> None:
+def _norm(f: Function, isa: InstructionSet, row: Value, *, centers: bool) -> None:
+    """Normalize a row by its root mean square, after its mean is subtracted if it `centers`."""
     n = f["n"]
     x = f["x"] + (row // f["n_heads"] * f["x_bytes"] + row % f["n_heads"] * n * 4)
+    weight = f["weight"] + row % f["n_weights"] * n * 4
     out = f["out"] + row * n * 4
-    squares = {lanes: f.variable(f.constant(vec(f32, lanes), 0.0)) for lanes in (isa.lanes, 1)}
+    mean = _sum(f, isa, n, lambda i, lanes: f.load(vec(f32, lanes), x + i * 4)) / n.to(f32) if centers else None
 
-    def add(i: Value, lanes: int) -> None:
+    def load(i: Value, lanes: int) -> Value:
         value = f.load(vec(f32, lanes), x + i * 4)
-        squares[lanes].set(f.fma(value, value, squares[lanes].get()))
+        return value if mean is None else value - mean.splat(lanes)
 
-    _in_registers(f, isa, n, add)
-    total = functions.sum_of_lanes(f, squares[isa.lanes].get()) + squares[1].get().lane(0)
-    factor = 1.0 / f.elementwise("sqrt", total / n.to(f32) + f["eps"])
+    def square(i: Value, lanes: int) -> Value:
+        value = load(i, lanes)
+        return value * value
+
+    factor = 1.0 / f.elementwise("sqrt", _sum(f, isa, n, square) / n.to(f32) + f["eps"])
 
     def scale(i: Value, lanes: int) -> None:
-        type_ = vec(f32, lanes)
-        value = f.load(type_, x + i * 4) * factor.splat(lanes) * f.load(type_, f["weight"] + i * 4)
-        f.store(value, out + i * 4)
+        f.store(load(i, lanes) * factor.splat(lanes) * f.load(vec(f32, lanes), weight + i * 4), out + i * 4)
 
-    _in_registers(f, isa, n, scale)
+    in_registers(f, isa, n, scale)
+
+
+def _sum(f: Function, isa: InstructionSet, n: Value, value_at: Callable[[Value, int], Value]) -> Value:
+    """Return the sum of n values."""
+    totals = {lanes: f.variable(f.constant(vec(f32, lanes), 0.0)) for lanes in (isa.lanes, 1)}
+    in_registers(f, isa, n, lambda i, lanes: totals[lanes].set(totals[lanes].get() + value_at(i, lanes)))
+    return functions.sum_of_lanes(f, totals[isa.lanes].get()) + totals[1].get().lane(0)
 
 
 def _add(f: Function, isa: InstructionSet, row: Value) -> None:
@@ -143,19 +149,9 @@ def _add(f: Function, isa: InstructionSet, row: Value) -> None:
 
     def write(i: Value, lanes: int) -> None:
         type_ = vec(f32, lanes)
-        f.store(f.load(type_, x + i * 4) + f.load(type_, y + i * 4), out + i * 4)
+        f.store(f.fma(f.load(type_, y + i * 4), f["scale"].splat(lanes), f.load(type_, x + i * 4)), out + i * 4)
 
-    _in_registers(f, isa, f["n"], write)
-
-
-def _store(f: Function, isa: InstructionSet, row: Value, type_: Type) -> None:
-    x, out = f["x"] + row * f["x_bytes"], f["rows"] + row * f["rows_bytes"]
-
-    def write(i: Value, lanes: int) -> None:
-        values = f.load(vec(f32, lanes), x + i * 4)
-        f.store(values.to(vec(type_, lanes)), out + i * (2 if type_ is f16 else 4))
-
-    _in_registers(f, isa, f["n"], write)
+    in_registers(f, isa, f["n"], write)
 
 
 def _activate(f: Function, isa: InstructionSet, row: Value, activation: Activation) -> None:
@@ -167,7 +163,7 @@ def _activate(f: Function, isa: InstructionSet, row: Value, activation: Activati
         value = activation(f, f.load(type_, gate + i * 4)) * f.load(type_, up + i * 4)
         f.store(value, out + i * 4)
 
-    _in_registers(f, isa, f["n"], write)
+    in_registers(f, isa, f["n"], write)
 
 
 def _rope_token(f: Function, isa: InstructionSet, *, interleaved: bool) -> None:
@@ -194,6 +190,6 @@ def _rope_token(f: Function, isa: InstructionSet, *, interleaved: bool) -> None:
                 f.store(first, out + i * 4)
                 f.store(second, out + (half + i) * 4)
 
-        _in_registers(f, isa, half, rotate)
+        in_registers(f, isa, half, rotate)
         with f.loop(head_dim, half * 2) as i:
             f.store(f.load(f32, x + i * 4), out + i * 4)

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from ctypes import c_int64, c_void_p
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llvmlite import ir as llvm_ir
 from numpy.typing import NDArray
 
-from engine.kernels.compiled import attention, decode_attention, elementwise
+from engine.kernels.compiled import attention, decode_attention, elementwise, store_rows
+from engine.kernels.compiled.calls import Operation, Recorder, Recording
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.library import Compiling, Library, function
-from engine.kernels.compiled.operation import python_types
-from engine.kernels.compiled.products import BoundMatrix, FloatProducts, Products, QuantizedProducts
+from engine.kernels.compiled.library import Compiling, Library
+from engine.kernels.compiled.products import BoundMatrix, FloatProducts, Products, QuantizedProducts, digits_for
 from engine.kernels.compiled.recurrent import RecurrentKernels
 from engine.kernels.compiled.scratch import Scratch
-from engine.kernels.compiled.team import MAX_TASKS, SpinningTeam, write_work
-from engine.kernels.interface import F32, Matrix, RopeTable
-from engine.kernels.kv_types import KV_TYPES, KVRows, values_per_head
+from engine.kernels.compiled.spinning_team import SpinningTeam
+from engine.kernels.compiled.team import MAX_TASKS
+from engine.kernels.interface import F32, Matrix, Repeat, RopeTable
+from engine.kernels.kv_types import KV_TYPES, KVRows, RowSpan, values_per_head
 from engine.kernels.layout import Layout
-from engine.kernels.matrices import PackedMatrix
+from engine.kernels.matrices import PackedMatrix, Part
 from engine.kernels.reference import ReferenceKernels
-
-Operation = Callable[..., None]
 
 _NO_WINDOW = 1 << 40
 _QUERIES_PER_TASK = 96  # enough to make the conversion of K and V rows cheap
@@ -59,20 +56,22 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         self.name = isa.name  # type: ignore[misc]
         self.isa = isa
         self._library = Library(isa, cache_folder=cache_folder, compiling=compiling)
-        (work,) = self._library.link("team", write_work, ["team_work"])
-        self._spinning = SpinningTeam(self.team.n_threads, function(work, None, c_void_p, c_int64))
-        self._products: dict[Layout | str, Products] = {}
+        self._spinning = SpinningTeam(self.team.n_threads, self._library)
+        self._products: dict[tuple[Layout | str, int], Products] = {}
         self._attention: dict[np.dtype[Any], _Attention] = {}
         self._partial, self._scratch = Scratch(), Scratch()
         signatures = {
             "rms_norm": elementwise.NORM,
+            "layer_norm": elementwise.NORM,
             "rope_halves": elementwise.ROPE,
             "rope_neighbors": elementwise.ROPE,
             "add": elementwise.ADD,
-            **dict.fromkeys(elementwise.STORED_TYPES, elementwise.STORE),
             **dict.fromkeys(elementwise.ACTIVATIONS, elementwise.ACTIVATION),
         }
         self._elementwise = self._link("elementwise", elementwise.write_elementwise, signatures)
+        self._store_rows = self._link(
+            "store_rows", store_rows.write_store_rows, dict.fromkeys(KV_TYPES, store_rows.PARAMETERS)
+        )
 
     @property
     def identity(self) -> str:
@@ -93,7 +92,6 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         assert isinstance(weight, BoundMatrix)
         out = np.empty((len(x), weight.n_out), np.float32)
         x = np.ascontiguousarray(x)
-        self._spinning.wake()
         for part in weight.parts:
             part.products.multiply(part, x, out)
         return out
@@ -103,33 +101,36 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         (part,) = weight.parts
         rows = np.ascontiguousarray(rows, np.int32)
         out = np.empty((len(rows), part.n_in), np.float32)
-        self._spinning.wake()
         for first in range(0, len(rows), MAX_TASKS):
             part.products.take_rows(part, rows[first : first + MAX_TASKS], out[first : first + MAX_TASKS])
         return out
 
-    def add(self, x: F32, y: F32) -> F32:
-        if len(x) == 1:  # NumPy is quicker to call
-            return x + y
+    def add(self, x: F32, y: F32, *, scale: float = 1.0) -> F32:
         out = np.empty(x.shape, np.float32)
-        x, y = _by_row(x), _by_row(y)
-        self._run("add", id(x), id(y), id(out), *x.shape, x.strides[0], y.strides[0])
+        x, y = _by_row(x), _by_row(np.broadcast_to(y, x.shape))
+        self._run("add", x, y, out, *x.shape, x.strides[0], y.strides[0], scale)
         return out
 
-    def store_rows(self, x: F32, rows: KVRows) -> None:
-        if len(x) == 1 or rows.dtype.names is not None:
-            super().store_rows(x, rows)
-            return
+    def multiply(self, x: F32, y: F32) -> F32:
+        return self._activate_with("multiply", np.broadcast_to(y, x.shape), x)
+
+    def store_rows(self, x: F32, rows: KVRows, span: RowSpan) -> None:
         n = x.shape[1] * x.shape[2]
         x = x if x.strides[1:] == (4 * x.shape[2], 4) else np.ascontiguousarray(x)
-        name = "store_f16" if rows.dtype.itemsize == 2 else "store_f32"
-        self._run(name, id(x), id(rows), len(x), n, x.strides[0], rows.strides[0])
+        store = self._store_rows[_name_of(rows.dtype)]
+        self._spinning.do(store, x, rows, span.array, len(x), n, x.strides[0], rows.strides[0])
 
     def rms_norm(self, x: F32, weight: F32, eps: float) -> F32:
+        return self._norm_with("rms_norm", x, weight, eps)
+
+    def layer_norm(self, x: F32, weight: F32, eps: float) -> F32:
+        return self._norm_with("layer_norm", x, weight, eps)
+
+    def _norm_with(self, name: str, x: F32, weight: F32, eps: float) -> F32:
         out = np.empty(x.shape, np.float32)
         x, n_heads = _by_token(x)
         n = x.shape[-1]
-        self._run("rms_norm", id(x), id(weight), id(out), out.size // n, n, n_heads, x.strides[0], eps)
+        self._run(name, x, weight, out, out.size // n, n, n_heads, x.strides[0], weight.size // n, eps)
         return out
 
     def rope(self, x: F32, table: RopeTable) -> F32:
@@ -138,7 +139,7 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         x, _ = _by_token(x)
         self._run(
             "rope_neighbors" if table.interleaved else "rope_halves",
-            id(x), id(table.cos), id(table.sin), id(out), n_tokens, n_head, head_dim, table.cos.shape[1], x.strides[0],
+            x, table.cos, table.sin, out, n_tokens, n_head, head_dim, table.cos.shape[1], x.strides[0],
         )  # fmt: skip
         return out
 
@@ -147,9 +148,8 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         q: F32,
         k: KVRows,
         v: KVRows,
+        span: RowSpan,
         *,
-        q_start: int,
-        k_start: int,
         scale: float,
         n_swa: int | None,
         softcap: float | None = None,
@@ -158,16 +158,15 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         n_tokens, n_head, head_dim_k = q.shape
         head_dim_v = values_per_head(v)
         if head_dim_k % 8 or head_dim_v % 8 or not n_tokens:
-            return super().attention(
-                q, k, v, q_start=q_start, k_start=k_start, scale=scale, n_swa=n_swa, softcap=softcap, sinks=sinks
-            )
-        n_rows, n_head_kv, _ = k.shape
+            return super().attention(q, k, v, span, scale=scale, n_swa=n_swa, softcap=softcap, sinks=sinks)
+        n_head_kv = k.shape[1]
         n_group = n_head // n_head_kv
         q, _ = _by_token(q)
         out = np.empty((n_tokens, n_head * head_dim_v), np.float32)
         # the cut into tasks depends on sizes alone: results must not depend on the number of threads
         if n_tokens == 1:
             operation, tokens, rows = self._attention_of(k.dtype).decode, 1, _ROWS_PER_TASK
+            most_chunks = -(-len(k) // rows)  # of any token while the rows are in the same memory
             n_partial = n_head * decode_attention.partial_floats(head_dim_v)
             n_scratch = decode_attention.scratch_floats(head_dim_k, head_dim_v)
         else:
@@ -175,18 +174,17 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
             width = attention.tile_width(self.isa, n_registers)
             operation = self._attention_of(k.dtype).prefill[n_registers - 1]
             tokens = min(n_tokens, max(1, _QUERIES_PER_TASK // n_group))
-            rows = _ROWS_PER_TASK if n_tokens * n_group <= width else n_rows
+            rows = _ROWS_PER_TASK if n_tokens * n_group <= width else len(span)
+            most_chunks = -(-len(span) // rows)
             n_tiles = -(-tokens * n_group // width)
             n_partial = -(-n_tokens // tokens) * n_head_kv * n_tiles * attention.partial_floats(width, head_dim_v)
             n_scratch = attention.scratch_floats(width, head_dim_k, head_dim_v, n_tiles)
-        n_chunks = -(-n_rows // rows)
-        partial, scratch = self._partial.of(4 * n_chunks * n_partial), self._scratch.of(4 * n_scratch * self.n_threads)
-        self._spinning.wake()
-        operation(
-            self._spinning.address, id(q), id(k), id(v), id(out), None if sinks is None else sinks.ctypes.data,
-            n_tokens, n_rows, q.strides[0], n_head_kv, n_group, head_dim_k, head_dim_v, q_start, k_start,
-            _NO_WINDOW if n_swa is None else n_swa, scale, softcap or 0.0, tokens, rows, n_chunks,
-            id(partial), id(scratch), 4 * n_scratch,
+        self._spinning.do(
+            operation, q, k, v, span.array, out, None if sinks is None else sinks.ctypes.data,
+            n_tokens, q.strides[0], n_head_kv, n_group, head_dim_k, head_dim_v,
+            _NO_WINDOW if n_swa is None else n_swa, scale, softcap or 0.0, tokens, rows,
+            self._partial.of(4 * most_chunks * n_partial), self._scratch.of(4 * n_scratch * self.n_threads),
+            4 * n_scratch,
         )  # fmt: skip
         return out
 
@@ -202,26 +200,38 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
     def _activate_with(self, name: str, gate: F32, up: F32) -> F32:
         out = np.empty(up.shape, np.float32)
         gate, up = _by_row(gate), _by_row(up)
-        self._run(name, id(gate), id(up), id(out), *up.shape, gate.strides[0], up.strides[0])
+        self._run(name, gate, up, out, *up.shape, gate.strides[0], up.strides[0])
         return out
 
-    def _run(self, name: str, *arguments: float) -> None:
-        self._spinning.wake()
-        self._elementwise[name](self._spinning.address, *arguments)
+    def record(self, step: Callable[[], F32], *, inputs: Sequence[NDArray[Any]]) -> tuple[F32, Repeat | None]:
+        recorder = Recorder(inputs)
+        with self._spinning.recording(recorder):
+            result = step()
+        if not recorder.complete or not recorder.knows(result):
+            return result, None
+        return result, partial(self._repeat, recorder.finish())
 
-    def _products_with(self, kind: Layout | str) -> Products:
-        if kind not in self._products:
-            self._products[kind] = (
+    def _repeat(self, recording: Recording) -> None:
+        recording.swap_states()
+        self._spinning.replay(recording)
+
+    def _run(self, name: str, *arguments: Any) -> None:
+        self._spinning.do(self._elementwise[name], *arguments)
+
+    def _products_with(self, part: Part) -> Products:
+        kind, n_digits = key = part.kind, digits_for(part, self.isa)
+        if key not in self._products:
+            self._products[key] = (
                 FloatProducts(self._library, self._spinning, kind)
                 if isinstance(kind, str)
-                else QuantizedProducts(self._library, self._spinning, kind)
+                else QuantizedProducts(self._library, self._spinning, kind, n_digits)
             )
-        return self._products[kind]
+        return self._products[key]
 
     def _attention_of(self, kv_type: np.dtype[Any]) -> _Attention:
         """Return the attention over rows of a K/V type."""
         if kv_type not in self._attention:
-            name = next(name for name, dtype in KV_TYPES.items() if dtype == kv_type)
+            name = _name_of(kv_type)
             prefill = self._link(
                 f"attention_{name}",
                 partial(attention.write_attention, kv_type=name),
@@ -235,15 +245,9 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
             self._attention[kv_type] = _Attention(tuple(prefill.values()), decode["decode_attention"])
         return self._attention[kv_type]
 
-    def _link(
-        self, name: str, write: Callable[..., None], signatures: Mapping[str, Mapping[str, llvm_ir.Type]]
-    ) -> dict[str, Operation]:
-        """Return a module's operations by name."""
-        addresses = self._library.link(name, write, list(signatures))
-        return {
-            operation: function(address, None, *python_types(parameters))
-            for address, (operation, parameters) in zip(addresses, signatures.items(), strict=True)
-        }
+
+def _name_of(kv_type: np.dtype[Any]) -> str:
+    return next(name for name, dtype in KV_TYPES.items() if dtype == kv_type)
 
 
 def _by_token(x: F32) -> tuple[F32, int]:
@@ -255,6 +259,5 @@ def _by_token(x: F32) -> tuple[F32, int]:
 
 def _by_row(x: F32) -> F32:
     """Return x (…, n) as a matrix whose rows have no gaps."""
-    if x.ndim == 2 and x.strides[1] == 4:
-        return x
-    return np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
+    x = x.reshape(-1, x.shape[-1])  # copied where it must be
+    return x if x.strides[1] == 4 else np.ascontiguousarray(x)

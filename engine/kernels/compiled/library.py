@@ -18,7 +18,7 @@ import llvmlite
 import xxhash
 from llvmlite import binding as llvm
 
-from engine.kernels import layout
+from engine.kernels import kv_types, layout
 from engine.kernels.compiled.ir import Module
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.operation import environment
@@ -35,7 +35,7 @@ Compiling = Callable[[str], None]  # told the name of each module that must be c
 def digest_of_sources() -> str:
     """Return a digest of all that the kernels are written in."""
     digest = xxhash.xxh3_64()
-    for source in sorted((*Path(__file__).parent.glob("*.py"), Path(layout.__file__))):
+    for source in sorted((*Path(__file__).parent.glob("*.py"), Path(kv_types.__file__), Path(layout.__file__))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()
 

@@ -6,6 +6,7 @@ unpack a group of rows into a *panel* once, and multiply it with tiles of tokens
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir as llvm_ir
@@ -13,20 +14,20 @@ from llvmlite import ir as llvm_ir
 from engine.kernels.compiled.activations import TOKENS_PER_TASK, Activations, write_quantize
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i8, i16, i32, i64, ptr
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Operations, array, divided
+from engine.kernels.compiled.operation import Array, Operations, divided
 from engine.kernels.compiled.records import Halves, RecordReader
 from engine.kernels.layout import BLOCK, GROUP, Layout
 
 TOKENS_PER_CHUNK = 128  # tokens that a panel meets before it is given up: their activations stay in the L2 cache
 PARAMETERS = {
     "part": ptr,  # see PART
-    "x": array,  # float32 (n_tokens, n_in)
-    "out": array,  # float32 (n_tokens, all rows of the matrix)
+    "x": Array.READ,  # float32 (n_tokens, n_in)
+    "out": Array.WRITTEN,  # float32 (n_tokens, all rows of the matrix)
     "n_tokens": i64,
     "out_offset": i64,  # bytes of the rows before this part's
     "out_bytes": i64,  # from one token to the next
-    "activations": array,  # scratch memory, see activations.activation_nbytes; unused where nothing is quantized
-    "panels": array,  # scratch memory, a panel for each thread
+    "activations": Array.LASTING,  # see activations.activation_nbytes; unused where nothing is quantized
+    "panels": Array.LASTING,  # one for each thread
 }
 PART = ("weight", "n_in", "n_out", "group_bytes", "panel_bytes")
 """What is the same for every product with a part of a matrix: int64, in memory that `part` points to."""
@@ -62,26 +63,31 @@ def panel_nbytes(n_in: int, *, wide: bool, n_runs: int) -> int:
     return n_in // BLOCK * GROUP * (BLOCK * (2 if wide else 1) + 8 * n_runs)
 
 
-def write_matmul(module: Module, isa: InstructionSet, layout: Layout) -> None:
-    """Write `matvec` (one token), `matmul` (several tokens) and `take_rows` for a layout."""
+def write_matmul(module: Module, isa: InstructionSet, layout: Layout, *, n_digits: int) -> None:
+    """Write `matvec` (one token), `matmul` (several tokens) and `take_rows` for a layout.
+
+    With two digits, activations are rounded twice: what the first rounding lost meets the weights as well.
+    """
     reader = RecordReader(layout, isa)
     operations = Operations(module, isa)
     # half of the registers for sums; the other half is for totals, weights and activations
-    most_tokens = min(8, isa.n_registers // 2 // reader.n_halves)
-    tiles = {n: _write_tile(module, reader, n) for n in (most_tokens, 1)}
+    most_tokens = min(8, isa.n_registers // 2 // reader.n_halves) // n_digits
+    tiles = {n: _write_tile(module, reader, n, n_digits) for n in (most_tokens, 1)}
     unpack = _write_unpack(module, reader)
 
     def quantize(f: Function) -> None:
-        target = Activations.at(f["activations"], reader, f["n_tokens"], f["n_in"])
+        target = Activations.at(f["activations"], reader, f["n_tokens"] * n_digits, f["n_in"])
         first = f["task"] * TOKENS_PER_TASK
         with f.loop(f.min(first + TOKENS_PER_TASK, f["n_tokens"]), first) as token:
-            write_quantize(f, f["x"] + token * f["n_in"] * 4, target.token(token))
+            digits = [target.token(token * n_digits + digit) for digit in range(n_digits)]
+            write_quantize(f, f["x"] + token * f["n_in"] * 4, digits)
 
     def matvec(f: Function) -> None:
         first = f["task"] * f["groups_per_task"]
-        x = Activations.at(f["activations"], reader, f["n_tokens"], f["n_in"])
+        x = Activations.at(f["activations"], reader, f["n_tokens"] * n_digits, f["n_in"])
+        digits = [x.token(f.constant(i64, digit)) for digit in range(n_digits)]
         with f.loop(f.min(first + f["groups_per_task"], f["n_groups"]), first) as group:
-            totals = _write_matvec(f, reader, f["weight"] + group * f["group_bytes"], x)
+            totals = _write_matvec(f, reader, f["weight"] + group * f["group_bytes"], digits)
             row = group * GROUP
             _write_store(f, reader, totals, f["out"] + row * 4, f["n_out"] - row)
 
@@ -91,13 +97,13 @@ def write_matmul(module: Module, isa: InstructionSet, layout: Layout) -> None:
         panel = f["panels"] + f["thread"] * f["panel_bytes"]
         n_blocks = f["n_in"] // BLOCK
         f.call(unpack, f["weight"] + group * f["group_bytes"], panel, n_blocks)
-        x = Activations.at(f["activations"], reader, f["n_tokens"], f["n_in"])
+        x = Activations.at(f["activations"], reader, f["n_tokens"] * n_digits, f["n_in"])
         row = group * GROUP
         at = f.variable(first)
         for n, tile in tiles.items():
             start = at.get()
             with f.loop(stop - (n - 1), start, n) as token:
-                of = x.token(token)
+                of = x.token(token * n_digits)
                 out = f["out"] + (token * f["out_bytes"] + row * 4)
                 f.call(tile, panel, of.values, of.scales, of.sums, out, f["n_in"], f["out_bytes"], f["n_out"] - row)
             at.set(start + (stop - start) // n * n)
@@ -159,7 +165,7 @@ def _write_unpack(module: Module, reader: RecordReader) -> llvm_ir.Function:
     return f.finish()
 
 
-def _write_tile(module: Module, reader: RecordReader, n_tokens: int) -> llvm_ir.Function:
+def _write_tile(module: Module, reader: RecordReader, n_tokens: int, n_digits: int) -> llvm_ir.Function:
     """Write the product of a panel and a few tokens, all sums in registers."""
     isa, layout = reader.isa, reader.layout
     parameters = {"panel": ptr, "values": ptr, "scales": ptr, "sums": ptr, "out": ptr}
@@ -169,11 +175,11 @@ def _write_tile(module: Module, reader: RecordReader, n_tokens: int) -> llvm_ir.
     n_blocks = f["n_in"] // BLOCK
     panel = Panel(reader, f["panel"], n_blocks)
     x = Activations(reader, f["values"], f["scales"], f["sums"], f["n_in"])
-    tokens = [x.token(f.constant(i64, t)) for t in range(n_tokens)]
+    tokens = [x.token(f.constant(i64, t)) for t in range(n_tokens * n_digits)]
     value_bytes, scale_bytes, sum_bytes = x.block_bytes()
     register_bytes, halves = 4 * isa.lanes, range(reader.n_halves)
     zero = f.constant(isa.f32s, 0.0)
-    totals = [[f.variable(zero) for _ in halves] for _ in tokens]
+    totals = [[f.variable(zero) for _ in halves] for _ in range(n_tokens)]  # of all digits
     steps_per_run = reader.n_steps // layout.n_runs
     with f.loop(n_blocks) as block:
         values = [token.values + block * value_bytes for token in tokens]
@@ -186,7 +192,7 @@ def _write_tile(module: Module, reader: RecordReader, n_tokens: int) -> llvm_ir.
                 )
                 for step in steps
             )
-            sums = reader.sum_of_products(f, products, n_tokens)
+            sums = reader.sum_of_products(f, products, len(tokens))
             place = 4 * GROUP * run
             for h in halves:
                 weight_scale = f.load(isa.f32s, panel.scales(block) + (place + register_bytes * h))
@@ -195,38 +201,41 @@ def _write_tile(module: Module, reader: RecordReader, n_tokens: int) -> llvm_ir.
                 for t, token in enumerate(tokens):
                     scale = f.load(f32, token.scales + block * scale_bytes).splat(isa.lanes)
                     dot = sums[t][h].to(isa.f32s) * scale
-                    total = f.fma(dot, weight_scale, totals[t][h].get())
+                    total = f.fma(dot, weight_scale, totals[t // n_digits][h].get())
                     if reader.has_minimum:
                         added = f.load(f32, token.sums + (block * sum_bytes + 4 * run)).splat(isa.lanes)
                         total = f.fma(minimum, added, total)
-                    totals[t][h].set(total)
+                    totals[t // n_digits][h].set(total)
     for t in range(n_tokens):
         _write_store(f, reader, [total.get() for total in totals[t]], f["out"] + f["out_bytes"] * t, f["n_rows"])
     return f.finish()
 
 
-def _write_matvec(f: Function, reader: RecordReader, group: Value, x: Activations) -> Halves:
+def _write_matvec(f: Function, reader: RecordReader, group: Value, digits: Sequence[Activations]) -> Halves:
     """Write the product of one group of rows and one token."""
     isa, layout = reader.isa, reader.layout
-    value_bytes, scale_bytes, sum_bytes = x.block_bytes()
+    value_bytes, scale_bytes, sum_bytes = digits[0].block_bytes()
     totals = [f.variable(f.constant(isa.f32s, 0.0)) for _ in range(reader.n_halves)]
-    for block, record, head in reader.blocks(f, group, x.n_in // BLOCK):
+    for block, record, head in reader.blocks(f, group, digits[0].n_in // BLOCK):
         for line in range(0, layout.record_bytes, 64):
             f.prefetch(record + (_AHEAD + line))
-        values = x.values + block * value_bytes
-        x_scale = f.load(f32, x.scales + block * scale_bytes).splat(isa.lanes)
+        values = [digit.values + block * value_bytes for digit in digits]
+        x_scales = [f.load(f32, digit.scales + block * scale_bytes).splat(isa.lanes) for digit in digits]
         for run in range(layout.n_runs):
             products = (
-                (weights, [_broadcast(f, reader, values + 4 * step)]) for step, weights in reader.steps(f, record, run)
+                (weights, [_broadcast(f, reader, value + 4 * step) for value in values])
+                for step, weights in reader.steps(f, record, run)
             )
-            (sums,) = reader.sum_of_products(f, products, 1)
+            sums = reader.sum_of_products(f, products, len(digits))
             scales, minima = reader.scales(f, record, head, run)
             for h, total in enumerate(totals):
-                dot = sums[h].to(isa.f32s) * x_scale
-                value = f.fma(dot, scales[h], total.get())
-                if minima:
-                    added = f.load(f32, x.sums + (block * sum_bytes + 4 * run)).splat(isa.lanes)
-                    value = f.fma(minima[h], added, value)
+                value = total.get()
+                for i, digit in enumerate(digits):
+                    dot = sums[i][h].to(isa.f32s) * x_scales[i]
+                    value = f.fma(dot, scales[h], value)
+                    if minima:
+                        added = f.load(f32, digit.sums + (block * sum_bytes + 4 * run)).splat(isa.lanes)
+                        value = f.fma(minima[h], added, value)
                 total.set(value)
     return [total.get() for total in totals]
 

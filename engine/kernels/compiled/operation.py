@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from ctypes import c_float, c_int64, c_void_p
-from typing import Any
+from enum import Enum
 
 from llvmlite import ir as llvm_ir
 
-from engine.kernels.compiled.ir import Function, Module, Type, Value, f32, i64, ptr
+from engine.kernels.compiled.ir import Function, Module, Type, Value, i64, ptr
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.team import write_run
 
-array = llvm_ir.LiteralStructType([])
-"""The type of a parameter that is given as a NumPy array, by its `id`: looking up its data here costs nothing.
 
-NumPy's C interface promises that the pointer to an array's data follows Python's object header.
-"""
+class Array(Enum):
+    """A parameter that is given as a NumPy array: looking up its data here costs nothing.
+
+    NumPy's C interface promises that the pointer to an array's data follows Python's object header. What an operation
+    does with an array decides whether it can be recorded: see `recording`.
+    """
+
+    READ = "read"
+    WRITTEN = "written"
+    LASTING = "lasting"  # memory that stays where it is: of K/V rows, or scratch memory
+    STATE = "state"  # of a recurrent layer, read
+    NEXT_STATE = "next_state"  # written; as many of these as of the others
+
+
+Parameters = Mapping[str, Type | Array]
 
 _HEADER = object.__basicsize__
+RECORDED = "_recorded"  # what the second form of an operation is called
 
 Task = Callable[[Function], None]  # writes a task; it finds the arguments, `task` and `thread` in the function
 Count = Callable[[Function], Value]  # writes the number of tasks
@@ -31,14 +42,8 @@ def environment() -> str:
     return f"{sys.implementation.cache_tag}-{_HEADER}"
 
 
-def python_types(parameters: Mapping[str, Type]) -> list[Any]:
-    """Return the types with which Python calls an operation: the team's address, then the parameters."""
-    kinds = {ptr: c_void_p, array: c_void_p, f32: c_float}
-    return [c_void_p, *(kinds.get(type_, c_int64) for type_ in parameters.values())]
-
-
 class Operations:
-    """The operations of one module."""
+    """The operations of one module, while they are written."""
 
     def __init__(self, module: Module, isa: InstructionSet) -> None:
         self.module = module
@@ -48,7 +53,7 @@ class Operations:
     def add(
         self,
         name: str,
-        parameters: Mapping[str, Type],
+        parameters: Parameters,
         phases: list[tuple[Count, Task]],
         complete: Complete = lambda f: {},
     ) -> None:
@@ -56,21 +61,27 @@ class Operations:
 
         The tasks' arguments are the parameters and what `complete` adds to them.
         """
-        f = self.module.function(
-            name, {"team": ptr, **{p: ptr if t is array else t for p, t in parameters.items()}}, exported=True
-        )
-        for parameter, type_ in parameters.items():
-            if type_ is array:
+        types = {p: ptr if isinstance(kind, Array) else kind for p, kind in parameters.items()}
+        f = self.module.function(name, {"team": ptr, **types}, exported=True)
+        for parameter, kind in parameters.items():
+            if isinstance(kind, Array):
                 f.args[parameter] = f.load(ptr, f[parameter] + _HEADER, align=8)
         f.args.update(complete(f))
         arguments = {name: value for name, value in f.args.items() if name != "team"}
         memory = f.buffer(8 * len(arguments))
         for i, value in enumerate(arguments.values()):
             f.store(value, memory + 8 * i, align=8)
-        types = {name: value.type for name, value in arguments.items()}
+        argument_types = {name: value.type for name, value in arguments.items()}
         for i, (count, task) in enumerate(phases):
-            function = self._task(f"{name}_{i}", types, task)
-            f.call(self._run, f["team"], Value(f, function), memory, count(f))
+            written = self._task(f"{name}_{i}", argument_types, task)
+            f.call(self._run, f["team"], Value(f, written), memory, count(f))
+        self._add_recorded(f.finish(), types)
+
+    def _add_recorded(self, operation: llvm_ir.Function, types: Mapping[str, Type]) -> None:
+        """Write the second form of an operation, which finds its arguments in memory."""
+        f = self.module.function(f"{operation.name}{RECORDED}", {"team": ptr, "arguments": ptr}, exported=True)
+        arguments = (f.load(type_, f["arguments"] + 8 * i, align=8) for i, type_ in enumerate(types.values()))
+        f.call(operation, f["team"], *arguments)
         f.finish()
 
     def _task(self, name: str, arguments: Mapping[str, Type], body: Task) -> llvm_ir.Function:

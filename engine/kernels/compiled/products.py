@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from engine.kernels.compiled import float_matmul, matmul
 from engine.kernels.compiled.activations import activation_nbytes
-from engine.kernels.compiled.library import Library, function
-from engine.kernels.compiled.operation import python_types
+from engine.kernels.compiled.calls import link_operations
+from engine.kernels.compiled.isa import InstructionSet
+from engine.kernels.compiled.library import Library
 from engine.kernels.compiled.records import RecordReader
 from engine.kernels.compiled.scratch import Scratch
-from engine.kernels.compiled.team import SpinningTeam
+from engine.kernels.compiled.spinning_team import SpinningTeam
 from engine.kernels.interface import F32, Matrix
 from engine.kernels.layout import Layout
 from engine.kernels.matrices import PackedMatrix, Part
@@ -28,10 +29,8 @@ class Products(ABC):
 
     def __init__(self, library: Library, team: SpinningTeam, name: str, write: Callable[..., None]) -> None:
         exports = ["matvec", "matmul", "take_rows"]
-        types = python_types(matmul.PARAMETERS)
-        self._matvec, self._matmul, self._take_rows = (
-            function(address, None, *types) for address in library.link(f"matmul_{name}", write, exports)
-        )
+        signatures = dict.fromkeys(exports, matmul.PARAMETERS)
+        self._operations = link_operations(library, f"matmul_{name}", write, signatures)
         self._team = team
         self.n_threads = team.n_threads
         self._activations, self._panels = Scratch(), Scratch()
@@ -54,21 +53,18 @@ class Products(ABC):
         """Write the products of x (n_tokens, n_in) with a part's rows to its columns of out (n_tokens, n_out)."""
         n_tokens, n_out = out.shape
         if n_tokens == 1:
-            operation, activations = self._matvec, part.activations
+            operation, activations = self._operations["matvec"], part.activations
         else:
-            operation, activations = self._matmul, self._activations.of(self.activation_nbytes(n_tokens, part.n_in))
+            operation = self._operations["matmul"]
+            activations = self._activations.of(self.activation_nbytes(n_tokens, part.n_in))
         panels = self._panels.of(part.panels_nbytes)
-        operation(
-            self._team.address, part.address, id(x), id(out), n_tokens,
-            part.out_offset, 4 * n_out, id(activations), id(panels),
-        )  # fmt: skip
+        self._team.do(operation, part.address, x, out, n_tokens, part.out_offset, 4 * n_out, activations, panels)
 
     def take_rows(self, part: BoundPart, rows: NDArray[np.int32], out: F32) -> None:
         """Write rows of a part, by their numbers, to out (len(rows), n_in)."""
         panels = self._panels.of(part.panels_nbytes)
-        self._take_rows(
-            self._team.address, part.address, id(rows), id(out), len(rows), 0, 4 * part.n_in, id(panels), id(panels)
-        )
+        operation = self._operations["take_rows"]
+        self._team.do(operation, part.address, rows, out, len(rows), 0, 4 * part.n_in, panels, panels)
 
 
 class BoundPart:
@@ -94,13 +90,12 @@ class BoundPart:
 class BoundMatrix(Matrix):
     """A matrix whose parts are ready for compiled products."""
 
-    def __init__(self, matrix: PackedMatrix, products_with: Callable[[Layout | str], Products]) -> None:
+    def __init__(self, matrix: PackedMatrix, products_with: Callable[[Part], Products]) -> None:
         self._shape, self._nbytes = matrix.shape, matrix.nbytes
         self.n_out = self._shape[0]
         offsets = accumulate((part.n_out for part in matrix.parts), initial=0)
         self.parts = tuple(
-            products_with(part.kind).bind(part, offset=offset)
-            for part, offset in zip(matrix.parts, offsets, strict=False)
+            products_with(part).bind(part, offset=offset) for part, offset in zip(matrix.parts, offsets, strict=False)
         )
 
     @property
@@ -112,18 +107,28 @@ class BoundMatrix(Matrix):
         return self._nbytes
 
 
+def digits_for(part: Part, isa: InstructionSet) -> int:
+    """Return how many digits the activations have that meet a part: see `activations`."""
+    if isinstance(part.kind, str) or RecordReader(part.kind, isa).wide:
+        return 1
+    return 2 if part.precise else 1
+
+
 class QuantizedProducts(Products):
     """Products with records of small integers."""
 
-    def __init__(self, library: Library, team: SpinningTeam, layout: Layout) -> None:
+    def __init__(self, library: Library, team: SpinningTeam, layout: Layout, n_digits: int) -> None:
         # what a layout means is not in the sources that name the cache's folder
         name = f"{layout.name}-{xxhash.xxh3_64_hexdigest(repr(layout).encode())}"
-        super().__init__(library, team, name, partial(matmul.write_matmul, layout=layout))
         self._wide = RecordReader(layout, library.isa).wide
+        self._n_digits = n_digits
+        if n_digits > 1:
+            name = f"{name}-{n_digits}"
+        super().__init__(library, team, name, partial(matmul.write_matmul, layout=layout, n_digits=n_digits))
         self._n_runs = layout.n_runs
 
     def activation_nbytes(self, n_tokens: int, n_in: int) -> int:
-        return activation_nbytes(n_tokens, n_in, wide=self._wide, n_runs=self._n_runs)
+        return activation_nbytes(n_tokens * self._n_digits, n_in, wide=self._wide, n_runs=self._n_runs)
 
     def panel_nbytes(self, n_in: int) -> int:
         return matmul.panel_nbytes(n_in, wide=self._wide, n_runs=self._n_runs)

@@ -105,32 +105,27 @@ class RecordReader:
 
     def steps(self, f: Function, record: Value, run: int) -> Iterator[tuple[int, Halves]]:
         """Yield the number of each step of a run, and its registers."""
-        layout, isa = self.layout, self.isa
-        unit_inputs = 4 * (8 // layout.bits)  # inputs in 64 bytes
-        for unit in range(run * layout.run // unit_inputs, (run + 1) * layout.run // unit_inputs):
-            raw = [f.load(isa.bytes, record + (64 * unit + 4 * isa.lanes * h)) for h in range(self.n_halves)]
-            for part in range(8 // layout.bits):
-                step = unit * (8 // layout.bits) + part
-                values = [self._weights(f, register, part) for register in raw]
-                if not self.wide:
-                    yield step, values
-                    continue
-                pairs = [value.bits(vec(i16, 2 * isa.lanes)) for value in values]
-                yield 2 * step, [(pair << 8) >> 8 for pair in pairs]
-                yield 2 * step + 1, [pair >> 8 for pair in pairs]
-
-    def _weights(self, f: Function, raw: Value, part: int) -> Value:
-        """Return the weights of one of the inputs that share a byte."""
         layout = self.layout
-        values = raw
-        if layout.bits < 8:
-            shifted = raw.unsigned_shift(layout.bits * part) if part else raw
-            values = shifted & ((1 << layout.bits) - 1) if layout.bits * (part + 1) < 8 else shifted
-        if layout.table is not None:
-            values = self.isa.look_up(f, layout.table, values)
-        if self.has_offset:
-            values = values ^ -128
-        return values
+        low = _Plane(self, f, record, layout.low_bits)
+        high = _Plane(self, f, record + layout.low_bytes, layout.high_bits) if layout.high_bits else None
+        steps_per_run = layout.run // 4
+        for step in range(run * steps_per_run, (run + 1) * steps_per_run):
+            values = low.values(step, at=0)
+            if high is not None:
+                above = high.values(step, at=layout.low_bits)
+                values = [value | more for value, more in zip(values, above, strict=True)]
+            weights = [self._weights(f, value) for value in values]
+            if not self.wide:
+                yield step, weights
+                continue
+            pairs = [weight.bits(vec(i16, 2 * self.isa.lanes)) for weight in weights]
+            yield 2 * step, [(pair << 8) >> 8 for pair in pairs]
+            yield 2 * step + 1, [pair >> 8 for pair in pairs]
+
+    def _weights(self, f: Function, values: Value) -> Value:
+        if self.layout.table is not None:
+            values = self.isa.look_up(f, self.layout.table, values)
+        return values ^ -128 if self.has_offset else values
 
     def scales(self, f: Function, record: Value, head: Value, run: int) -> tuple[Halves, Halves]:
         """Return a run's scales and minima as float32; no minima where there are none."""
@@ -173,3 +168,40 @@ class RecordReader:
                 return f.select(exponent < 2, tiny, (exponent - 1) << 23).bits(f32s), None
             case _:
                 return load(place), load(place + layout.scale_bytes) if layout.has_minimum else None
+
+
+class _Plane:
+    """Writes the instructions that unpack a plane, step by step."""
+
+    def __init__(self, reader: RecordReader, f: Function, address: Value, bits: int) -> None:
+        self._reader = reader
+        self._f = f
+        self._address = address
+        self._bits = bits
+        self._unit = -1  # of 64 bytes, that the registers hold
+        self._registers: Halves = []
+
+    def values(self, step: int, *, at: int) -> Halves:
+        """Return a step's values, shifted to the bits from `at` on."""
+        unit, part = divmod(step, 8 // self._bits)
+        if unit != self._unit:
+            self._unit, self._registers = unit, self._load(unit)
+        if self._bits == 8:
+            return self._registers
+        begin = self._bits * part
+        mask = ((1 << self._bits) - 1) << at
+        if at == 0:
+            shifted = [value.unsigned_shift(begin) if begin else value for value in self._registers]
+            return shifted if begin + self._bits == 8 else [value & mask for value in shifted]
+        # bytes can't be shifted by x86; what comes in from their neighbors does not reach the bits that are taken
+        pairs = vec(i16, 2 * self._reader.isa.lanes)
+        words = [value.bits(pairs) for value in self._registers]
+        moved = [word << (at - begin) if begin < at else word.unsigned_shift(begin - at) for word in words]
+        return [word.bits(self._reader.isa.bytes) & mask for word in moved]
+
+    def _load(self, unit: int) -> Halves:
+        reader = self._reader
+        step = 4 * reader.isa.lanes
+        return [
+            self._f.load(reader.isa.bytes, self._address + (64 * unit + step * half)) for half in range(reader.n_halves)
+        ]

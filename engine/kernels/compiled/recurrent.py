@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import numpy as np
-from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled import chunks, delta_net, selective_scan, short_conv, ssd, wkv7
+from engine.kernels.compiled.calls import Operation, link_operations
 from engine.kernels.compiled.isa import InstructionSet
+from engine.kernels.compiled.library import Library
+from engine.kernels.compiled.operation import Parameters
 from engine.kernels.compiled.scratch import Scratch
-from engine.kernels.compiled.team import SpinningTeam
+from engine.kernels.compiled.spinning_team import SpinningTeam
 from engine.kernels.interface import F32
 from engine.kernels.reference_recurrent import RecurrentReference
-
-Operation = Callable[..., None]
 
 
 class RecurrentKernels(RecurrentReference):
@@ -26,6 +25,7 @@ class RecurrentKernels(RecurrentReference):
     """
 
     isa: InstructionSet
+    _library: Library
     _spinning: SpinningTeam
     _scratch: Scratch
     _partial: Scratch
@@ -39,9 +39,9 @@ class RecurrentKernels(RecurrentReference):
             return super().short_conv(x, r, weight, bias=bias, silu=silu)
         x = _by_token(x)
         out, after = np.empty((n_tokens, n_channel), np.float32), np.empty(r.shape, np.float32)
-        self._spinning.wake()
-        self._short_conv[short_conv.name_of(width, silu=silu)](
-            self._spinning.address, id(x), id(r), id(weight), id(weight if bias is None else bias), id(out), id(after),
+        self._spinning.do(
+            self._short_conv[short_conv.name_of(width, silu=silu)],
+            x, r, weight, weight if bias is None else bias, out, after,
             n_tokens, n_channel, x.strides[0], bias is not None,
         )  # fmt: skip
         return out, after
@@ -67,12 +67,11 @@ class RecurrentKernels(RecurrentReference):
         out, after = np.empty(v.shape, np.float32), np.empty(s.shape, np.float32)
         n_scratch = delta_net.scratch_floats(head_dim_k, head_dim_v)
         scratch = self._scratch.of(4 * n_scratch * self.n_threads)
-        self._spinning.wake()
-        self._delta_net["delta_net_step" if n_tokens == 1 else "delta_net"](
-            self._spinning.address, id(q), id(k), id(v), id(alpha), id(beta), id(s), id(a), id(dt_bias),
-            id(out), id(after), n_tokens, n_head_k, n_head_v, head_dim_k, head_dim_v,
+        self._spinning.do(
+            self._delta_net["delta_net_step" if n_tokens == 1 else "delta_net"], q, k, v, alpha, beta, s, a, dt_bias,
+            out, after, n_tokens, n_head_k, n_head_v, head_dim_k, head_dim_v,
             q.strides[0], k.strides[0], v.strides[0], alpha.strides[0], beta.strides[0], eps,
-            id(scratch), 4 * n_scratch,
+            scratch, 4 * n_scratch,
         )  # fmt: skip
         return out, after
 
@@ -86,11 +85,10 @@ class RecurrentKernels(RecurrentReference):
         n_scratch = ssd.scratch_floats(head_dim, d_state)
         scratch = self._scratch.of(4 * n_scratch * self.n_threads)
         pairs = self._partial.of(4 * -(-n_tokens // chunks.CHUNK) * n_group * chunks.CHUNK**2)
-        self._spinning.wake()
-        self._ssd["ssd_step" if n_tokens == 1 else "ssd"](
-            self._spinning.address, id(x), id(b), id(c), id(dt), id(s), id(a), id(d), id(dt_bias), id(out), id(after),
+        self._spinning.do(
+            self._ssd["ssd_step" if n_tokens == 1 else "ssd"], x, b, c, dt, s, a, d, dt_bias, out, after,
             n_tokens, n_head, n_group, head_dim, d_state,
-            x.strides[0], b.strides[0], c.strides[0], dt.strides[0], id(pairs), id(scratch), 4 * n_scratch,
+            x.strides[0], b.strides[0], c.strides[0], dt.strides[0], pairs, scratch, 4 * n_scratch,
         )  # fmt: skip
         return out, after
 
@@ -103,9 +101,8 @@ class RecurrentKernels(RecurrentReference):
             return super().selective_scan(x, b, c, dt=dt, s=s, a=a, d=d, dt_bias=dt_bias)
         x, b, c, dt = (_by_token(array) for array in (x, b, c, dt))
         out, after = np.empty(x.shape, np.float32), np.empty(s.shape, np.float32)
-        self._spinning.wake()
-        self._selective_scan(
-            self._spinning.address, id(x), id(b), id(c), id(dt), id(s), id(a), id(d), id(dt_bias), id(out), id(after),
+        self._spinning.do(
+            self._selective_scan, x, b, c, dt, s, a, d, dt_bias, out, after,
             n_tokens, n_channel, d_state, x.strides[0], b.strides[0], c.strides[0], dt.strides[0],
         )  # fmt: skip
         return out, after
@@ -117,10 +114,9 @@ class RecurrentKernels(RecurrentReference):
         r, k, v, log_w, a, b = (np.ascontiguousarray(array) for array in (r, k, v, log_w, a, b))
         out, after = np.empty(r.shape, np.float32), np.empty(s.shape, np.float32)
         scratch = self._scratch.of(4 * head_dim * self.n_threads)
-        self._spinning.wake()
-        self._wkv7(
-            self._spinning.address, id(r), id(k), id(v), id(log_w), id(a), id(b), id(s), id(out), id(after),
-            n_tokens, n_head, head_dim, id(scratch),
+        self._spinning.do(
+            self._wkv7, r, k, v, log_w, a, b, s, out, after,
+            n_tokens, n_head, head_dim, scratch,
         )  # fmt: skip
         return out, after
 
@@ -151,11 +147,11 @@ class RecurrentKernels(RecurrentReference):
     def _wkv7(self) -> Operation:
         return self._link("wkv7", wkv7.write_wkv7, {"wkv7": wkv7.PARAMETERS})["wkv7"]
 
-    @abstractmethod
     def _link(
-        self, name: str, write: Callable[..., None], signatures: Mapping[str, Mapping[str, llvm_ir.Type]]
+        self, name: str, write: Callable[..., None], signatures: Mapping[str, Parameters]
     ) -> dict[str, Operation]:
         """Return a module's operations by name."""
+        return link_operations(self._library, name, write, signatures)
 
 
 def _by_token(x: F32) -> F32:

@@ -10,19 +10,19 @@ from engine.kernels.compiled import functions
 from engine.kernels.compiled.chunks import ROWS
 from engine.kernels.compiled.ir import Function, Module, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Operations, array, divided
+from engine.kernels.compiled.operation import Array, Operations, divided
 
 PARAMETERS = {
-    "x": array,  # (n_tokens, n_channel), tokens x_bytes apart
-    "b": array,  # (n_tokens, d_state)
-    "c": array,
-    "dt": array,  # as x
-    "s": array,  # (n_channel, d_state)
-    "a": array,
-    "d": array,  # (n_channel,)
-    "dt_bias": array,
-    "out": array,  # as x, contiguous
-    "after": array,  # as s
+    "x": Array.READ,  # (n_tokens, n_channel), tokens x_bytes apart
+    "b": Array.READ,  # (n_tokens, d_state)
+    "c": Array.READ,
+    "dt": Array.READ,  # as x
+    "s": Array.STATE,  # (n_channel, d_state)
+    "a": Array.READ,
+    "d": Array.READ,  # (n_channel,)
+    "dt_bias": Array.READ,
+    "out": Array.WRITTEN,  # as x, contiguous
+    "after": Array.NEXT_STATE,  # as s
     "n_tokens": i64,
     "n_channel": i64,
     "d_state": i64,

@@ -11,17 +11,17 @@ from functools import partial
 from engine.kernels.compiled import functions
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Operations, array, divided
+from engine.kernels.compiled.operation import Array, Operations, divided
 
 WIDTHS = (3, 4)  # tokens that a convolution sees
 CHANNELS = 8  # their number is a multiple of it
 PARAMETERS = {
-    "x": array,  # (n_tokens, n_channel), tokens x_bytes apart
-    "r": array,  # (n_channel, width - 1)
-    "weight": array,  # (n_channel, width)
-    "bias": array,  # (n_channel,), if has_bias
-    "out": array,  # (n_tokens, n_channel)
-    "after": array,  # as r
+    "x": Array.READ,  # (n_tokens, n_channel), tokens x_bytes apart
+    "r": Array.STATE,  # (n_channel, width - 1)
+    "weight": Array.READ,  # (n_channel, width)
+    "bias": Array.READ,  # (n_channel,), if has_bias
+    "out": Array.WRITTEN,  # (n_tokens, n_channel)
+    "after": Array.NEXT_STATE,  # as r
     "n_tokens": i64,
     "n_channel": i64,
     "x_bytes": i64,

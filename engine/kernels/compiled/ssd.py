@@ -23,19 +23,19 @@ from engine.kernels.compiled.chunks import (
 )
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Operations, array, divided
+from engine.kernels.compiled.operation import Array, Operations, divided
 
 PARAMETERS = {
-    "x": array,  # (n_tokens, n_head, head_dim), tokens x_bytes apart
-    "b": array,  # (n_tokens, n_group, d_state)
-    "c": array,
-    "dt": array,  # (n_tokens, n_head)
-    "s": array,  # (n_head, head_dim, d_state)
-    "a": array,  # (n_head,)
-    "d": array,
-    "dt_bias": array,
-    "out": array,  # as x, contiguous
-    "after": array,  # as s
+    "x": Array.READ,  # (n_tokens, n_head, head_dim), tokens x_bytes apart
+    "b": Array.READ,  # (n_tokens, n_group, d_state)
+    "c": Array.READ,
+    "dt": Array.READ,  # (n_tokens, n_head)
+    "s": Array.STATE,  # (n_head, head_dim, d_state)
+    "a": Array.READ,  # (n_head,)
+    "d": Array.READ,
+    "dt_bias": Array.READ,
+    "out": Array.WRITTEN,  # as x, contiguous
+    "after": Array.NEXT_STATE,  # as s
     "n_tokens": i64,
     "n_head": i64,
     "n_group": i64,
@@ -45,8 +45,8 @@ PARAMETERS = {
     "b_bytes": i64,
     "c_bytes": i64,
     "dt_bytes": i64,
-    "pairs": array,  # scratch memory for pairs of tokens: (chunks, groups, CHUNK, CHUNK); unused for a single token
-    "scratch": array,  # scratch_floats for each thread
+    "pairs": Array.LASTING,  # of tokens: (chunks, groups, CHUNK, CHUNK); unused for a single token
+    "scratch": Array.LASTING,  # scratch_floats for each thread
     "scratch_bytes": i64,
 }
 _TYPE = vec(f32, ROWS)

@@ -1,4 +1,4 @@
-"""Threads that share the tasks of one operation after the other without asking Python.
+"""What threads run that share the tasks of one operation after the other without asking Python.
 
 Between the operations of a forward pass lie microseconds: waking a thread through Python would cost more than most
 operations do. So while there is work, the threads of the team wait in a loop of their own; when nothing has come for
@@ -12,14 +12,6 @@ done: so no lock is needed, and whoever is asleep is not missed.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
-import sys
-from collections.abc import Callable
-from threading import Semaphore, Thread, get_native_id
-
-import numpy as np
 from llvmlite import ir
 
 from engine.kernels.compiled.ir import Function, Module, Value, Variable, i64, ptr
@@ -27,12 +19,11 @@ from engine.kernels.compiled.isa import InstructionSet
 
 TASK = ir.FunctionType(ir.VoidType(), [ptr, i64, i64])  # of the arguments, the task's index, the thread's index
 
-_TICKET, _FUNCTION, _ARGUMENTS, _DONE, _STOP, _N_THREADS, _YIELD = (64 * i for i in range(7))  # one cache line each
-_STATE_BYTES = 64 * 7
+_TICKET, _FUNCTION, _ARGUMENTS, _DONE, STOP, N_THREADS, YIELD = (64 * i for i in range(7))  # one cache line each
+STATE_BYTES = 64 * 7
 _INDEX_BITS = 20
 MAX_TASKS = (1 << _INDEX_BITS) - 1
 _JOB = 1 << (2 * _INDEX_BITS)  # the ticket's upper bits count jobs, those in the middle hold the number of tasks
-_NICENESS = 5
 _YIELD_TURNS = 1 << 10  # turns of a waiting loop until the processor is left to other programs once
 _IDLE_TURNS = 1 << 15  # turns of the waiting loop without a task until a thread goes to sleep: about a millisecond
 
@@ -63,7 +54,7 @@ def _wait(f: Function, isa: InstructionSet, team: Value, idle: Variable) -> None
     """Let a moment pass, and count it; once in a while let other programs have the processor."""
     isa.pause(f)
     idle.set(idle.get() + 1)
-    leave = f.load(ptr, team + _YIELD, align=8)
+    leave = f.load(ptr, team + YIELD, align=8)
     with f.when((idle.get() & (_YIELD_TURNS - 1)).equals(0) & leave.is_set()):
         f.call_address(leave, ir.FunctionType(ir.VoidType(), []))
 
@@ -72,7 +63,7 @@ def write_run(module: Module, isa: InstructionSet) -> ir.Function:
     """Write the function that does all tasks of a job, with whatever threads of the team are awake."""
     f = module.function("team_run", {"team": ptr, "function": ptr, "arguments": ptr, "n_tasks": i64})
     team, n_tasks, caller = f["team"], f["n_tasks"], f.constant(i64, 0)
-    alone = f.load(i64, team + _N_THREADS, align=8).equals(1) | n_tasks.equals(1)
+    alone = f.load(i64, team + N_THREADS, align=8).equals(1) | n_tasks.equals(1)
     with f.either(alone) as (then, otherwise):
         with then, f.loop(n_tasks) as task:
             f.call_address(f["function"], TASK, f["arguments"], task, caller)
@@ -101,71 +92,21 @@ def write_work(module: Module, isa: InstructionSet) -> ir.Function:
                 idle.set(f.constant(i64, 0))
             with waits:
                 _wait(f, isa, f["team"], idle)
-        leave_when(f.load_atomic(f["team"] + _STOP).equals(1) | (idle.get() > _IDLE_TURNS))
+        leave_when(f.load_atomic(f["team"] + STOP).equals(1) | (idle.get() > _IDLE_TURNS))
     return f.finish()
 
 
-class SpinningTeam:
-    """The threads, and the memory through which they find their tasks.
-
-    `work` is the compiled function `team_work`. One thread at a time may give work.
-    """
-
-    def __init__(self, n_threads: int, work: Callable[[int, int], None]) -> None:
-        self.n_threads = n_threads
-        self._memory = np.zeros(_STATE_BYTES // 8 + 8, np.int64)
-        start = -self._memory.ctypes.data % 64 // 8
-        self._state = self._memory[start : start + _STATE_BYTES // 8]
-        self._state[_N_THREADS // 8] = n_threads
-        self._state[_YIELD // 8] = _yield_address()
-        self.address = self._state.ctypes.data
-        self._work = work
-        self._asleep: list[Semaphore] = []
-        self._threads = [
-            Thread(target=self._serve, args=(index,), name=f"kernel-{index}", daemon=True)
-            for index in range(1, n_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def wake(self) -> None:
-        """Have all threads look for tasks, for as long as they come."""
-        while self._asleep:
-            self._asleep.pop().release()
-
-    def close(self) -> None:
-        """End the threads; whoever gives work does it alone from then on."""
-        self._state[_STOP // 8] = 1
-        self._state[_N_THREADS // 8] = self.n_threads = 1
-        while any(thread.is_alive() for thread in self._threads):
-            self.wake()
-            for thread in self._threads:
-                thread.join(0.01)
-        self._threads = []
-
-    def _serve(self, index: int) -> None:
-        _give_way()
-        asleep = Semaphore(0)
-        while not self._state[_STOP // 8]:
-            self._work(self.address, index)
-            self._asleep.append(asleep)
-            asleep.acquire()
+def write_replay(module: Module) -> ir.Function:
+    """Write the function that calls one operation after the other: see `calls.Recording`."""
+    f = module.function("team_replay", {"team": ptr, "calls": ptr, "n_calls": i64}, exported=True)
+    with f.loop(f["n_calls"]) as i:
+        call = f["calls"] + i * 16
+        operation, arguments = f.load(ptr, call, align=8), f.load(ptr, call + 8, align=8)
+        f.call_address(operation, ir.FunctionType(ir.VoidType(), [ptr, ptr]), f["team"], arguments)
+    return f.finish()
 
 
-def _give_way() -> None:
-    """Have the system prefer other threads to this one, above all the window's, where it can be told so."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)
-
-
-def _yield_address() -> int:
-    """Return the address of the system's function that leaves the processor to another thread; 0 if it has none."""
-    try:
-        if sys.platform == "win32":
-            system = ctypes.WinDLL("kernel32").SwitchToThread
-        else:
-            system = ctypes.CDLL(None).sched_yield
-    except (AttributeError, OSError):
-        return 0
-    return ctypes.cast(system, ctypes.c_void_p).value or 0
+def write_team(module: Module, isa: InstructionSet) -> None:
+    """Write what a team calls: `team_work` and `team_replay`."""
+    write_work(module, isa)
+    write_replay(module)

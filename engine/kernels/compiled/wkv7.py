@@ -14,17 +14,17 @@ from engine.kernels.compiled import functions
 from engine.kernels.compiled.chunks import ROWS, write_multiply_rows
 from engine.kernels.compiled.ir import Function, Module, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Operations, array
+from engine.kernels.compiled.operation import Array, Operations
 
 PARAMETERS = {
-    **dict.fromkeys(("r", "k", "v", "log_w", "a", "b"), array),  # (n_tokens, n_head, head_dim), contiguous
-    "s": array,  # (n_head, head_dim, head_dim)
-    "out": array,  # as r
-    "after": array,  # as s
+    **dict.fromkeys(("r", "k", "v", "log_w", "a", "b"), Array.READ),  # (n_tokens, n_head, head_dim), contiguous
+    "s": Array.STATE,  # (n_head, head_dim, head_dim)
+    "out": Array.WRITTEN,  # as r
+    "after": Array.NEXT_STATE,  # as s
     "n_tokens": i64,
     "n_head": i64,
     "head_dim": i64,
-    "scratch": array,  # head_dim float32 values for each thread
+    "scratch": Array.LASTING,  # head_dim float32 values for each thread
 }
 _TYPE = vec(f32, ROWS)
 

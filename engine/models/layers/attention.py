@@ -13,7 +13,7 @@ from engine.models.layers.linear import Linear
 from engine.models.layers.norm import Norm
 from engine.models.layers.rope import Rope
 from engine.models.layers.ubatch import Ubatch
-from engine.models.weights import Weights
+from engine.models.weights import Weights, constant
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Attention:
             attn_output=Linear.load(weights, {f"{block}.attn_output": n_embd}, c.n_head * c.head_dim_v),
             attn_q_norm=norm("attn_q_norm", c.n_head),
             attn_k_norm=norm("attn_k_norm", c.n_head_kv) if c.rows_of is None else None,
-            attn_v_norm=Norm(np.ones(c.head_dim_v, np.float32), qk_norm_eps) if c.v_norm and qk_norm_eps else None,
+            attn_v_norm=_plain_norm(c.head_dim_v, qk_norm_eps) if c.v_norm and qk_norm_eps else None,
             attn_sinks=weights.array(sinks, c.n_head) if sinks in weights else None,
         )
 
@@ -83,7 +83,7 @@ class Attention:
         q, gate = q[..., : c.head_dim_k], q[..., c.head_dim_k :]
         if c.rows_of is not None:
             q = self._position(q, self.attn_q_norm, ubatch)
-            rows_k, rows_v, first = ubatch.memory.rows(c.rows_of)
+            rows_k, rows_v, span = ubatch.memory.rows(c.rows_of)
         else:
             k = qkv[:, n_q : n_q + c.n_head_kv * c.head_dim_k].reshape(len(x), c.n_head_kv, c.head_dim_k)
             v = qkv[:, -c.n_head_kv * c.head_dim_v :].reshape(len(x), c.n_head_kv, c.head_dim_v)
@@ -96,20 +96,20 @@ class Attention:
                 k = self._position(k, self.attn_k_norm, ubatch)
             if self.attn_v_norm is not None:
                 v = self.attn_v_norm(kernels, v)
-            rows_k, rows_v, first = ubatch.memory.extend(self.layer, k, v, kernels.store_rows)
+            rows_k, rows_v, span = ubatch.memory.extend(self.layer, k, v, kernels.store_rows)
         mixed = kernels.attention(
             q,
             rows_k,
             rows_v,
-            q_start=ubatch.start,
-            k_start=first,
+            span,
             scale=c.scale,
             n_swa=c.n_swa,
             softcap=c.softcap,
             sinks=self.attn_sinks,
         )
         if c.gated:
-            mixed = kernels.sigmoid_mul(gate.reshape(mixed.shape), mixed)
+            by_head = kernels.sigmoid_mul(gate.reshape(-1, c.head_dim_v), mixed.reshape(-1, c.head_dim_v))
+            mixed = by_head.reshape(mixed.shape)
         return self.attn_output(kernels, mixed)
 
     def _position(self, x: F32, norm: Norm | None, ubatch: Ubatch) -> F32:
@@ -119,3 +119,7 @@ class Attention:
         if self.rope is not None:
             x = ubatch.kernels.rope(x, ubatch.angles(self.rope))
         return x
+
+
+def _plain_norm(size: int, eps: float) -> Norm:
+    return Norm(constant(np.ones(size, np.float32)), eps)

@@ -32,11 +32,11 @@ class Block:
     def __call__(self, x: F32, ubatch: Ubatch) -> F32:
         kernels, scale = ubatch.kernels, self.residual_scale
         mixed = self.mixer(_normed(kernels, x, self.attn_norm), ubatch)
-        x = kernels.add(x, _scaled(_normed(kernels, mixed, self.post_attention_norm), scale))
+        x = kernels.add(x, _normed(kernels, mixed, self.post_attention_norm), scale=scale)
         if self.ffn is None:
             return x
         out = self.ffn(kernels, _normed(kernels, x, self.ffn_norm))
-        return kernels.add(x, _scaled(_normed(kernels, out, self.post_ffw_norm), scale))
+        return kernels.add(x, _normed(kernels, out, self.post_ffw_norm), scale=scale)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,3 @@ class ParallelBlock(Block):
 
 def _normed(kernels: Kernels, x: F32, norm: Norm | None) -> F32:
     return x if norm is None else norm(kernels, x)
-
-
-def _scaled(x: F32, scale: float) -> F32:
-    return x if scale == 1.0 else x * scale

@@ -23,7 +23,7 @@ class ParallelMixers:
         return (*self.first.memory, *self.second.memory)
 
     def __call__(self, x: F32, ubatch: Ubatch) -> F32:
-        return self.first(x, ubatch) + self.second(x, ubatch)
+        return ubatch.kernels.add(self.first(x, ubatch), self.second(x, ubatch))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.kernels import F32, Kernels, Matrix
-from engine.models.weights import Weights
+from engine.models.weights import Weights, constant
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,7 @@ class Linear:
 
     def __call__(self, kernels: Kernels, x: F32) -> F32:
         out = kernels.matmul(x, self.weight)
-        if self.bias is not None:
-            out += self.bias
-        return out
+        return out if self.bias is None else kernels.add(out, self.bias)
 
 
 def _biases(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> F32 | None:
@@ -47,10 +45,8 @@ def _biases(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> F32 | No
     names = [f"{name}.bias" for name in shapes]
     if not any(name in weights for name in names):
         return None
-    return np.concatenate(
-        [
-            weights.array(name, *shape) if name in weights else np.zeros(shape, np.float32)
-            for name, shape in zip(names, shapes.values(), strict=True)
-        ],
-        axis=-1,
-    )
+    biases = [
+        weights.array(name, *shape) if name in weights else np.zeros(shape, np.float32)
+        for name, shape in zip(names, shapes.values(), strict=True)
+    ]
+    return constant(np.concatenate(biases, axis=-1))

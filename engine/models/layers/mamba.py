@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from engine.kernels import F32, Matrix
 from engine.memory import LayerMemory, LayerState, RecurrentState
 from engine.models.layers.norm import Norm
@@ -26,7 +24,7 @@ class Mamba2:
     ssm_dt: F32  # (n_head,), added to the time steps
     ssm_a: F32  # (n_head,)
     ssm_d: F32  # (n_head,)
-    ssm_norm: tuple[Norm, ...] | None  # one per group
+    ssm_norm: Norm | None  # of each group
     ssm_out: Matrix  # (n_embd, d_inner)
 
     @classmethod
@@ -45,11 +43,7 @@ class Mamba2:
             ssm_dt=weights.array(f"{block}.ssm_dt.bias", n_head),
             ssm_a=weights.array(f"{block}.ssm_a", n_head, 1)[:, 0],
             ssm_d=weights.array(f"{block}.ssm_d", n_head, 1)[:, 0],
-            ssm_norm=(
-                tuple(Norm(weight, eps) for weight in weights.array(norm, config.n_group, group_size))
-                if norm in weights
-                else None
-            ),
+            ssm_norm=Norm(weights.array(norm, config.n_group, group_size), eps) if norm in weights else None,
             ssm_out=weights.matrix({f"{block}.ssm_out.weight": n_embd}, config.d_inner),
         )
 
@@ -79,9 +73,7 @@ class Mamba2:
         ubatch.memory.set_state(self.layer, LayerState(r, s))
         y = kernels.silu_mul(z, y.reshape(n, -1))
         if self.ssm_norm is not None:
-            groups = y.reshape(n, config.n_group, -1)
-            normed = [norm(kernels, groups[:, i]) for i, norm in enumerate(self.ssm_norm)]
-            y = normed[0] if config.n_group == 1 else np.concatenate(normed, axis=1)
+            y = self.ssm_norm(kernels, y.reshape(n, config.n_group, -1)).reshape(n, -1)
         return kernels.matmul(y, self.ssm_out)
 
 

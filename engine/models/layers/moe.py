@@ -37,7 +37,7 @@ class SharedExpert:
     def __call__(self, kernels: Kernels, x: F32) -> F32:
         out = self.ffn(kernels, x)
         if self.ffn_gate_inp is not None:
-            out *= _sigmoid(x @ self.ffn_gate_inp)[:, None]
+            out = out * _sigmoid(x @ self.ffn_gate_inp)[:, None]
         return out
 
 

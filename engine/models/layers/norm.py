@@ -44,4 +44,4 @@ class BiasedLayerNorm(LayerNorm):
         return cls(weights.array(f"{name}.weight", size), eps, weights.array(f"{name}.bias", size))
 
     def __call__(self, kernels: Kernels, x: F32) -> F32:
-        return super().__call__(kernels, x) + self.bias
+        return kernels.add(super().__call__(kernels, x), self.bias)

@@ -10,7 +10,7 @@ from engine.kernels import F32, Matrix
 from engine.models.layers.linear import Linear
 from engine.models.layers.norm import Norm
 from engine.models.layers.ubatch import Ubatch
-from engine.models.weights import Weights
+from engine.models.weights import Weights, constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class PerLayerInputs:
     token_embd: Matrix  # (n_vocab, n_embd)
     per_layer_token_embd: Matrix  # (n_vocab, n_layer * n_embd_per_layer)
     per_layer_model_proj: Linear  # n_embd -> n_layer * n_embd_per_layer
-    per_layer_proj_norm: Norm
+    per_layer_proj_norm: Norm  # its weights times sqrt(1/2): the result is a mean of two
 
     @classmethod
     def load(
@@ -30,20 +30,23 @@ class PerLayerInputs:
         """Take the tensors that the layers share."""
         n_vocab, n_embd = token_embd.shape
         size = n_layer * n_embd_per_layer
+        norm = weights.array("per_layer_proj_norm.weight", n_embd_per_layer)
         return cls(
             n_layer=n_layer,
             token_embd=token_embd,
             per_layer_token_embd=weights.matrix({"per_layer_token_embd.weight": n_vocab}, size),
             per_layer_model_proj=Linear.load(weights, {"per_layer_model_proj": size}, n_embd),
-            per_layer_proj_norm=Norm.load(weights, "per_layer_proj_norm", n_embd_per_layer, eps=eps),
+            per_layer_proj_norm=Norm(constant(norm * np.float32(0.5**0.5)), eps),
         )
 
     def __call__(self, ubatch: Ubatch) -> F32:
-        kernels, shape = ubatch.kernels, (ubatch.n_tokens, self.n_layer, -1)
+        kernels, n = ubatch.kernels, ubatch.n_tokens
         x = kernels.take_rows(self.token_embd, ubatch.token_ids)
-        projected = self.per_layer_proj_norm(kernels, self.per_layer_model_proj(kernels, x).reshape(shape))
-        own = kernels.take_rows(self.per_layer_token_embd, ubatch.token_ids).reshape(shape)
-        return (projected + own * np.float32(own.shape[2] ** 0.5)) * np.float32(0.5**0.5)
+        projected = self.per_layer_model_proj(kernels, x).reshape(n, self.n_layer, -1)
+        normed = self.per_layer_proj_norm(kernels, projected)
+        own = kernels.take_rows(self.per_layer_token_embd, ubatch.token_ids)
+        scale = (0.5 * projected.shape[2]) ** 0.5
+        return kernels.add(normed.reshape(n, -1), own, scale=scale).reshape(normed.shape)
 
 
 @dataclass(frozen=True)

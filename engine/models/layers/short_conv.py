@@ -43,6 +43,6 @@ class ShortConv:
         kernels, n_embd = ubatch.kernels, x.shape[1]
         projected = kernels.matmul(x, self.in_proj)
         before, behind, values = projected[:, :n_embd], projected[:, n_embd:-n_embd], projected[:, -n_embd:]
-        mixed, r = kernels.short_conv(before * values, ubatch.memory.state(self.layer).r, self.conv)
+        mixed, r = kernels.short_conv(kernels.multiply(before, values), ubatch.memory.state(self.layer).r, self.conv)
         ubatch.memory.set_state(self.layer, LayerState(r, _NO_STATE))
-        return kernels.matmul(behind * mixed, self.out_proj)
+        return kernels.matmul(kernels.multiply(behind, mixed), self.out_proj)

@@ -22,7 +22,7 @@ class Ubatch:
     memory: Memory  # with room for the tokens already made
     start: int
     token_ids: NDArray[np.int32]  # (n_tokens,)
-    _angles: dict[Rope, RopeTable] = field(default_factory=dict)
+    tables: dict[Rope, RopeTable] = field(default_factory=dict)  # those that were asked for
     _shared: dict[Callable[[Ubatch], F32], F32] = field(default_factory=dict)
 
     @property
@@ -32,9 +32,9 @@ class Ubatch:
 
     def angles(self, rope: Rope) -> RopeTable:
         """Return the rotations of the tokens' positions, computed once for all layers that share a rope."""
-        if rope not in self._angles:
-            self._angles[rope] = rope.table(self.start, self.n_tokens)
-        return self._angles[rope]
+        if rope not in self.tables:
+            self.tables[rope] = rope.table(self.start, self.n_tokens)
+        return self.tables[rope]
 
     def once(self, compute: Callable[[Ubatch], F32]) -> F32:
         """Return what `compute` makes of this ubatch, computed once for all layers that share it."""
