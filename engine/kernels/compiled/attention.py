@@ -23,6 +23,8 @@ from engine.kernels.compiled.product import call_product, write_product
 from engine.kernels.kv_types import RowSpan
 
 ROWS = 64  # K and V rows that are converted and multiplied at once
+_CACHE_LINE = 64  # bytes
+_ROWS_AHEAD = 16  # how far before they are converted rows are asked for: what other heads have lies between them
 _LANES = 8  # values that are converted at once; every head's size is a multiple of it
 LOWEST = -1e30  # a maximum before anything was seen: finite, so that differences with -inf are
 PARAMETERS = {
@@ -145,6 +147,8 @@ def write_convert(module: Module, kv_type: str) -> llvm_ir.Function:
     f.function.attributes.add("noinline")
     with f.loop(f["n_rows"]) as row:
         source, target = f["rows"] + row * f["stride"], f["out"] + row * f["n"] * 4
+        with f.loop(_row_bytes(kv_type, f["n"]), step=_CACHE_LINE) as line:
+            f.prefetch(source + (f["stride"] * _ROWS_AHEAD + line))
         if kv_type in ("f16", "f32"):
             element, width = (f16, 2) if kv_type == "f16" else (f32, 4)
             with f.loop(f["n"], step=_LANES) as i:

@@ -349,9 +349,9 @@ class Function:
         """Store an i64 that other threads read."""
         self.builder.atomic_rmw("xchg", address.ir, value.ir, "acq_rel")
 
-    def add_atomic(self, address: Value, value: int) -> None:
+    def add_atomic(self, address: Value, value: Value) -> None:
         """Add to an i64 that other threads add to as well."""
-        self.builder.atomic_rmw("add", address.ir, ir.Constant(i64, value), "acq_rel")
+        self.builder.atomic_rmw("add", address.ir, value.ir, "acq_rel")
 
     def exchange(self, address: Value, expected: Value, new: Value) -> Value:
         """Replace an i64 if it is still as expected; return whether it was."""

@@ -28,7 +28,7 @@ from engine.kernels.reference import ReferenceKernels
 
 _NO_WINDOW = 1 << 40
 _QUERIES_PER_TASK = 96  # enough to make the conversion of K and V rows cheap
-_ROWS_PER_TASK = 256  # of K and V where there are few queries: else there were fewer tasks than threads
+_ROWS_PER_TASK = 128  # of K and V where there are few queries: else there were fewer tasks than threads
 
 
 @dataclass(frozen=True)

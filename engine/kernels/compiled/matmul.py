@@ -31,7 +31,7 @@ PARAMETERS = {
 }
 PART = ("weight", "n_in", "n_out", "group_bytes", "panel_bytes")
 """What is the same for every product with a part of a matrix: int64, in memory that `part` points to."""
-_TASK_BYTES = 1 << 15  # of weights, that one task of a matrix-vector product reads
+_TASK_BYTES = 1 << 14  # of weights, that one task of a matrix-vector product reads
 _AHEAD = 2048  # bytes: how far before they are used weights are asked for, beyond the page where processors stop
 
 

@@ -5,9 +5,12 @@ operations do. So while there is work, the threads of the team wait in a loop of
 a while they go to sleep, and cost nothing.
 
 A job is a function, its arguments and a number of tasks. The *ticket* says it all in one word: the job's number, how
-many tasks it has, and which comes next. A thread that moves the ticket on by one has drawn that task. It can only
-succeed while the job has tasks left, and a job's function and arguments stay as they are until all its tasks are
-done: so no lock is needed, and whoever is asleep is not missed.
+many tasks it has, and which comes next. A thread that moves the ticket on has drawn the tasks that it moved it by. It
+can only succeed while the job has tasks left, and a job's function and arguments stay as they are until all its tasks
+are done: so no lock is needed, and whoever is asleep is not missed.
+
+Threads that draw at the same time hold each other up for as long as a small task takes. So each draws its share of
+what is left: many tasks at first, single ones in the end, when it matters that all end together.
 """
 
 from __future__ import annotations
@@ -37,16 +40,21 @@ def _n_tasks(ticket: Value) -> Value:
 
 
 def _draw(f: Function, team: Value, thread: Value) -> Value:
-    """Do one task if there is one; return 1 if there was, else 0."""
+    """Do some tasks if there are any; return their number."""
     ticket = f.load_atomic(team + _TICKET)
     drawn = f.variable(f.constant(i64, 0))
-    with f.when(_index(ticket) < _n_tasks(ticket)):
+    first = _index(ticket)
+    left = _n_tasks(ticket) - first
+    with f.when(left > 0):
         function = f.load(ptr, team + _FUNCTION, align=8)
         arguments = f.load(ptr, team + _ARGUMENTS, align=8)
-        with f.when(f.exchange(team + _TICKET, ticket, ticket + 1)):
-            f.call_address(function, TASK, arguments, _index(ticket), thread)
-            f.add_atomic(team + _DONE, 1)
-            drawn.set(f.constant(i64, 1))
+        share = left // f.load(i64, team + N_THREADS, align=8)
+        n = f.select(share < 1, f.constant(i64, 1), share)
+        with f.when(f.exchange(team + _TICKET, ticket, ticket + n)):
+            with f.loop(first + n, first) as task:
+                f.call_address(function, TASK, arguments, task, thread)
+            f.add_atomic(team + _DONE, n)
+            drawn.set(n)
     return drawn.get()
 
 
@@ -87,7 +95,7 @@ def write_work(module: Module, isa: InstructionSet) -> ir.Function:
     f = module.function("team_work", {"team": ptr, "thread": i64}, exported=True)
     idle = f.variable(f.constant(i64, 0))
     with f.forever() as leave_when:
-        with f.either(_draw(f, f["team"], f["thread"]).equals(1)) as (worked, waits):
+        with f.either(_draw(f, f["team"], f["thread"]) > 0) as (worked, waits):
             with worked:
                 idle.set(f.constant(i64, 0))
             with waits:
