@@ -92,7 +92,8 @@ class Measurement(QObject):
         yield lambda: state.model.model is not None
         self._note(_LOADING)
         state.send("Read this. " + "word " * _N_READ)
-        yield lambda: state.conversation.decode is not None
+        # a reply may be over before anybody looks
+        yield lambda: state.conversation.decode is not None or not state.conversation.is_busy
         self._note(_READING)
         yield lambda: not state.conversation.is_busy
         self._note(_WRITING)

@@ -77,6 +77,11 @@ def run(*command: str | Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True)
 
 
+def prepare(*command: str | Path) -> None:
+    """Run a command that belongs to the set-up; what it prints goes to stderr."""
+    subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
+
+
 def say(text: str) -> None:
     """Tell what comes next, on stderr: stdout belongs to the program that is started."""
     print(f"dev.py: {text}", file=sys.stderr, flush=True)
@@ -116,8 +121,8 @@ def install_packages(packages: list[str]) -> None:
         command = f"sudo {shlex.join(update)} && sudo {shlex.join(install)}"
         raise Stop(f"system packages are missing; please type this, then try again:\n\n    {command}\n")
     say(f"installing the system packages {', '.join(packages)}")
-    run(*update)
-    run("env", "DEBIAN_FRONTEND=noninteractive", *install)
+    prepare(*update)
+    prepare("env", "DEBIAN_FRONTEND=noninteractive", *install)
 
 
 class Environment:
@@ -155,10 +160,10 @@ class Environment:
         """Make the environment, or only what is missing of it."""
         if not self.is_sound():
             say(f"making {self.folder}")
-            run(sys.executable, "-m", "venv", "--clear", self.folder)
+            prepare(sys.executable, "-m", "venv", "--clear", self.folder)
         if not self.is_current():
             say("installing the pinned packages")
-            run(self.python, "-m", "pip", "install", "--editable", f"{self.root}[test]")
+            prepare(self.python, "-m", "pip", "install", "--editable", f"{self.root}[test]")
             self.marker.write_text(self.fingerprint())
 
 
