@@ -19,6 +19,7 @@ class Memory:
 
     def __init__(self, attention: Sequence[AttentionMemory], recurrent: RecurrentMemory | None = None) -> None:
         self.parts: tuple[MemoryPart, ...] = (*attention, *([recurrent] if recurrent else []))
+        self._attention_parts = tuple(attention)
         self._attention = {layer: part for part in attention for layer in part.layers}
         self._recurrent = recurrent
 
@@ -73,7 +74,7 @@ class Memory:
     @property
     def generation(self) -> int:
         """Counts how often rows have moved to other memory."""
-        return sum(part.generation for part in self._attention.values())
+        return sum(part.generation for part in self._attention_parts)
 
     def reuse_point(self, n: int) -> int:
         """Return the largest length up to n to which all parts can return without a checkpoint."""

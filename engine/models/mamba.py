@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from engine.kernels import Kernels
 from engine.models.config import Hyperparameters
 from engine.models.layers import Norm
@@ -11,7 +9,7 @@ from engine.models.layers.mamba import Mamba
 from engine.models.model import Model
 from engine.models.ssm_config import SSMConfig
 from engine.models.stack import load_stack
-from engine.models.weights import Weights, constant
+from engine.models.weights import Weights
 
 
 def load_mamba(hyperparameters: Hyperparameters, weights: Weights, kernels: Kernels) -> Model:
@@ -19,8 +17,8 @@ def load_mamba(hyperparameters: Hyperparameters, weights: Weights, kernels: Kern
     config, ssm = hyperparameters.config(), SSMConfig.read(hyperparameters, in_groups=False)
     norms = None
     if hyperparameters.flag("ssm.dt_b_c_rms", False):  # Falcon Mamba's norms have no weights
-        plain = Norm(constant(np.ones(ssm.d_state, np.float32)), config.norm_eps)
-        norms = (Norm(constant(np.ones(ssm.dt_rank, np.float32)), config.norm_eps), plain, plain)
+        plain = Norm.plain(ssm.d_state, eps=config.norm_eps)
+        norms = (Norm.plain(ssm.dt_rank, eps=config.norm_eps), plain, plain)
 
     def mixer(layer: int) -> Mamba:
         return Mamba.load(weights, layer, ssm, n_embd=config.n_embd, norms=norms)

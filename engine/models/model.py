@@ -56,7 +56,8 @@ class Model:
         """Evaluate one ubatch of tokens that follow those in `memory`.
 
         Returns the final hidden states, normed, shape (n_tokens, n_embd). `between_layers` is called before
-        each layer and may raise to cancel: the memory is then as it was before the call.
+        each layer (of a recorded pass, before the first) and may raise to cancel: the memory is then as it was before
+        the call.
         """
         ubatch = Ubatch(self.kernels, memory, memory.n_tokens, token_ids)
         memory.append(ubatch.n_tokens)

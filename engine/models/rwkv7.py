@@ -13,7 +13,7 @@ from engine.models.layers import Layer
 from engine.models.layers.norm import BiasedLayerNorm, LayerNorm
 from engine.models.layers.rwkv import ChannelMix, LowRank, RWKV7Block, StreamEntry, StreamExit, TimeMix, sigmoid
 from engine.models.model import Model
-from engine.models.weights import Weights, constant
+from engine.models.weights import Weights
 
 _HEAD_NORM_EPS = 64e-5
 
@@ -91,7 +91,7 @@ def _load_time_mix(hyperparameters: Hyperparameters, weights: Weights, layer: in
         k_k=vector("k_k"),
         k_a=vector("k_a"),
         r_k=vector("r_k").reshape(-1, head_dim),
-        norm=LayerNorm(constant(np.ones(head_dim, np.float32)), _HEAD_NORM_EPS),
+        norm=LayerNorm.plain(head_dim, eps=_HEAD_NORM_EPS),
         norm_weight=vector("ln"),
         norm_bias=vector("ln", "bias"),
         output=weights.matrix({f"{name}_output.weight": n_embd}, n_embd),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from engine.kernels import F32
 from engine.memory import AttentionRows, LayerMemory
 from engine.models.config import AttentionConfig
@@ -13,7 +11,7 @@ from engine.models.layers.linear import Linear
 from engine.models.layers.norm import Norm
 from engine.models.layers.rope import Rope
 from engine.models.layers.ubatch import Ubatch
-from engine.models.weights import Weights, constant
+from engine.models.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Attention:
             attn_output=Linear.load(weights, {f"{block}.attn_output": n_embd}, c.n_head * c.head_dim_v),
             attn_q_norm=norm("attn_q_norm", c.n_head),
             attn_k_norm=norm("attn_k_norm", c.n_head_kv) if c.rows_of is None else None,
-            attn_v_norm=_plain_norm(c.head_dim_v, qk_norm_eps) if c.v_norm and qk_norm_eps else None,
+            attn_v_norm=Norm.plain(c.head_dim_v, eps=qk_norm_eps) if c.v_norm and qk_norm_eps else None,
             attn_sinks=weights.array(sinks, c.n_head) if sinks in weights else None,
         )
 
@@ -119,7 +117,3 @@ class Attention:
         if self.rope is not None:
             x = ubatch.kernels.rope(x, ubatch.angles(self.rope))
         return x
-
-
-def _plain_norm(size: int, eps: float) -> Norm:
-    return Norm(constant(np.ones(size, np.float32)), eps)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
 from engine.kernels import F32, Kernels
-from engine.models.weights import Weights
+from engine.models.weights import Weights, constant
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,11 @@ class Norm:
     def load(cls, weights: Weights, name: str, size: int, *, eps: float) -> Self:
         """Take `name`.weight."""
         return cls(weights.array(f"{name}.weight", size), eps)
+
+    @classmethod
+    def plain(cls, size: int, *, eps: float) -> Self:
+        """Return a norm whose weights are all 1."""
+        return cls(constant(np.ones(size, np.float32)), eps)
 
     def __call__(self, kernels: Kernels, x: F32) -> F32:
         return kernels.rms_norm(x, self.weight, self.eps)
