@@ -18,8 +18,8 @@ from pathlib import Path
 from app.private_file import write_private
 from engine.errors import DormouseError, SlotBusyError, SlotFileError
 from engine.paths import cache_folder
-from engine.slot.failures import DamagedError
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.failures import DamagedError
+from engine.slot.file.slot_file import SlotFile
 
 _CACHE_NAME = "titles.json"
 _TITLE_LENGTH = 120

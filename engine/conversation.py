@@ -17,11 +17,11 @@ from engine.kernels.kv_types import KV_TYPES
 from engine.runtime import Runtime
 from engine.slot import records
 from engine.slot.archive import Archive
-from engine.slot.records import Content, FinishReason, Message, Receipt
-from engine.slot.reuse import Reason, Reuse, Source
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
+from engine.slot.records import Content, FinishReason, Message, Reason, Receipt, Source
+from engine.slot.reuse import Reuse
 from engine.slot.slot import Slot
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
 from engine.slot.transcript import Transcript
 from engine.tokenizer.prompt import RenderedPrompt, TemplateMessage
 from engine.version import VERSION
@@ -271,13 +271,13 @@ def read_transcript(file: SlotFile) -> Transcript:
     return Transcript(messages, leaf)
 
 
-def known_models(file: SlotFile) -> tuple[records.Model, ...]:
+def known_models(file: SlotFile) -> tuple[records.ModelIdentity, ...]:
     """Return the models that answered in a conversation or whose state it holds."""
     answered = {receipt.model for receipt in file.receipts()}
     return tuple(model for model in file.models() if model.id in answered or file.segments(model.id))
 
 
-def _why_lost(file: SlotFile, model: records.Model, others: Sequence[records.Model]) -> Reason | None:
+def _why_lost(file: SlotFile, model: records.ModelIdentity, others: Sequence[records.ModelIdentity]) -> Reason | None:
     """Return why a model finds less state than there was once, None if it should find all; `others` have some."""
     if file.state_damage:
         return "damaged"

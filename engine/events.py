@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.slot.records import Message, Model, Receipt
-from engine.slot.reuse import Reason, Source
+from engine.slot.records import Message, ModelIdentity, Reason, Receipt, Source
 from engine.slot.transcript import Transcript
 
 
@@ -61,7 +60,7 @@ class Opened(Outcome):
     path: Path | None  # None for a temporary one
     transcript: Transcript
     receipts: tuple[Receipt, ...]
-    models: tuple[Model, ...]  # that answered in it, or whose state it holds
+    models: tuple[ModelIdentity, ...]  # that answered in it, or whose state it holds
     damage: tuple[str, ...]
 
 
@@ -73,7 +72,7 @@ class Woken(Outcome):
     prompt_n: int  # tokens that must, beside those of the next message
     source: Source
     reason: Reason
-    models: tuple[Model, ...]  # that answered in it, or whose state it holds
+    models: tuple[ModelIdentity, ...]  # that answered in it, or whose state it holds
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Literal
 
 import numpy as np
 
+from engine.arrays import TokenIds
 from engine.errors import ContextFullError
-from engine.models import Model, TokenIds
+from engine.models import Model
 from engine.sampling import Sampler
 from engine.slot.next_tokens import logits_digest
-from engine.slot.records import FinishReason
-from engine.slot.reuse import Reason, Source
+from engine.slot.records import FinishReason, Reason, Source
 from engine.slot.slot import Slot
 
 

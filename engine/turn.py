@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from engine.arrays import TokenIds
 from engine.conversation import Conversation, PendingTurn
 from engine.generate import (
     Cancelled,
@@ -21,8 +22,7 @@ from engine.generate import (
 )
 from engine.runtime import Runtime
 from engine.sampling import Sampler
-from engine.slot.records import FinishReason, Message, Receipt, TokenIds
-from engine.slot.reuse import Reason, Source
+from engine.slot.records import FinishReason, Message, Reason, Receipt, Source
 from engine.slot.slot import Slot
 from engine.tokenizer.detokenizer import IncrementalDetokenizer
 

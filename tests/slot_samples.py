@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from engine.slot.file.slot_file import SlotFile
 from engine.slot.records import (
     Checkpoint,
     CheckpointPayload,
     Content,
     LogEntry,
     Message,
-    Model,
+    ModelIdentity,
     Receipt,
-    RowSpan,
     Segment,
+    StoredRows,
 )
-from engine.slot.slot_file import SlotFile
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Contents:
 
     messages: dict[int, Message]
     leaf: int | None
-    models: dict[int, Model]
+    models: dict[int, ModelIdentity]
     state: dict[tuple[str, int], Any]
     others: list[Any]
 
@@ -71,8 +71,8 @@ def write_conversation(path: Path) -> None:
             write_state(slot_file, name, random)
 
 
-def sample_model(name: str) -> Model:
-    return Model(0, name, "llama", name, f"/{name}.gguf", "tok", "tmpl", "f16", "numpy", {"n_layer": 2})
+def sample_model(name: str) -> ModelIdentity:
+    return ModelIdentity(0, name, "llama", name, f"/{name}.gguf", "tok", "tmpl", "f16", "numpy", {"n_layer": 2})
 
 
 def write_state(slot_file: SlotFile, name: str, random: np.random.Generator) -> None:
@@ -89,7 +89,7 @@ def write_state(slot_file: SlotFile, name: str, random: np.random.Generator) -> 
         )
         slot_file.put_segment(segment)
         for lo in (0, 50):
-            span = RowSpan(slot_file.next_state_id(), segment.id, "attention", lo, lo + 50, nbytes=9000)
+            span = StoredRows(slot_file.next_state_id(), segment.id, "attention", lo, lo + 50, nbytes=9000)
             slot_file.put_rows(span, random.bytes(9000))
         hidden = random.normal(size=64).astype(np.float32)
         payload = CheckpointPayload(hidden, random.bytes(100), random.bytes(3000) if turn % 2 else None)

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 QT = {"PySide6", "shiboken6", "pyqtgraph"}
 FLOORS = (
-    {"errors", "paths", "starter", "version"},
+    {"arrays", "errors", "paths", "starter", "version"},
     {"formats"},
     {"kernels"},
     {"quants"},
@@ -29,6 +29,18 @@ FLOORS = (
     {"cli"},
 )
 """The parts of the engine from the ground up; each knows its own floor and those below."""
+
+
+SLOT_FLOORS = (
+    {"records", "transcript"},
+    {"segments", "retention", "next_tokens"},
+    {"file"},
+    {"archive", "prefix_index"},
+    {"reuse", "pruning"},
+    {"slot"},
+    {"donors"},
+)
+"""The same for what is in engine/slot/: the live side stands on the file."""
 
 
 APP_FLOORS = (
@@ -81,6 +93,14 @@ def test_floors_know_only_floors_below(module: Path) -> None:
     known = {name.split(".")[1] for name in imports(module) if name.startswith(f"{package}.")}
     own = -1 if part == "__init__" else level(part, floors)
     assert not {other for other in known if level(other, floors) > own}
+
+
+@pytest.mark.parametrize("module", modules("engine/slot"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_live_side_of_a_slot_stands_on_its_file(module: Path) -> None:
+    part = module.relative_to(ROOT).with_suffix("").parts[2]
+    known = {name.split(".")[2] for name in imports(module) if name.startswith("engine.slot.")}
+    own = -1 if part == "__init__" else level(part, SLOT_FLOORS)
+    assert not {other for other in known if level(other, SLOT_FLOORS) > own}
 
 
 def test_the_engine_knows_no_window() -> None:

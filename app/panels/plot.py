@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Literal, cast
 
 from PySide6.QtCore import Slot
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.state.app_state import AppState
+from app.state.background_work import BackgroundWork
 from app.state.conversation_state import ConversationState
 from app.state.outlook import why
-from app.state.task import Task
 from app.widgets.prefill_plot import PrefillPlot, TurnBar
 from engine.slot.records import Receipt
 
@@ -25,7 +24,7 @@ class PlotPanel(QWidget):
         super().__init__(parent)
         self._state = state
         self._plot = PrefillPlot(self)
-        self._importing: Task | None = None
+        self._importing: BackgroundWork | None = None
         self._is_ready = False
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
@@ -53,7 +52,7 @@ class PlotPanel(QWidget):
         if self._is_ready or not turns:
             self._plot.set_turns(turns)
         elif self._importing is None and self.isVisible():
-            self._importing = Task(_import_chart, self)
+            self._importing = BackgroundWork(_import_chart, self)
             self._importing.succeeded.connect(self._imported)
             self._importing.start()
 
@@ -86,7 +85,7 @@ def _bar(number: int, receipt: Receipt, title: Callable[[str], str]) -> TurnBar:
         cache_n=receipt.cache_n,
         prompt_n=receipt.prompt_n,
         prompt_ms=receipt.prompt_ms,
-        source=cast(Literal["cold", "live", "restored"], receipt.source),
+        source=receipt.source,
         reason=receipt.reason,
         tooltip="\n".join(lines),
     )

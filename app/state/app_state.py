@@ -13,7 +13,7 @@ from app.bridge import Bridge
 from app.library import Library
 from app.settings import Settings
 from app.state.conversation_state import ConversationState
-from app.state.copy_task import CopyTask
+from app.state.copy_work import CopyWork
 from app.state.model_state import ModelState
 from app.state.notice import Action, Notice
 from app.state.open_conversations import OpenConversations
@@ -65,7 +65,7 @@ class AppState(QObject):
         self._open.closed.connect(self._closed)
         self._to_open: Path | None = None  # once it is closed
         self._to_remove: set[Path] = set()  # the same
-        self._task: CopyTask | None = None
+        self._task: CopyWork | None = None
 
     def open_files(self, paths: Iterable[Path]) -> None:
         """Load the models and open the slot files among `paths`; of several the last is shown."""
@@ -224,7 +224,7 @@ class AppState(QObject):
         ]
 
     def _open_copy(self, path: Path) -> None:
-        self._task = CopyTask(path, self.library.new_path(), self)
+        self._task = CopyWork(path, self.library.new_path(), self)
         self._task.succeeded.connect(self.open_conversation)
         self._task.failed.connect(self.tell)
         self._task.start()

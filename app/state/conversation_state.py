@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, Signal
 from app.state.progress import Decode, Prefill
 from engine import events
 from engine.session import Job
-from engine.slot.records import FinishReason, Message, Model, Receipt
+from engine.slot.records import FinishReason, Message, ModelIdentity, Receipt
 from engine.slot.transcript import Transcript
 
 Phase = Literal["new", "opening", "idle", "waiting", "prefill", "decode"]
@@ -36,7 +36,7 @@ class ConversationState(QObject):
         self.phase: Phase = "new"
         self.transcript = Transcript((), None)
         self.receipts: dict[int, Receipt] = {}  # by the reply's id
-        self.models: tuple[Model, ...] = ()
+        self.models: tuple[ModelIdentity, ...] = ()
         self.is_lost = False  # its file could not be opened
         self.reply_text = ""  # of the turn in progress
         self.turn: Job | None = None

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 from engine import events
 from engine.runtime import EngineSettings
 from engine.session import Job, Session
-from engine.slot.records import Model
+from engine.slot.records import ModelIdentity
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ModelState(QObject):
             return ""
         return f"The kernels “{self.model.kernels}” compute: {self.model.kernels_note}."
 
-    def to_offer(self, models: Sequence[Model]) -> Model | None:
+    def to_offer(self, models: Sequence[ModelIdentity]) -> ModelIdentity | None:
         """Return the newest of the models that a conversation was held with, unless one of them is loaded.
 
         While a model is being loaded there is nothing to offer.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from app.state.task import Task
+from app.state.background_work import BackgroundWork
 from engine.paths import models_folder
 from engine.starter import fetch_starter, starter_entry
 
@@ -25,7 +25,7 @@ class StarterState(QObject):
         super().__init__(parent)
         self.entry = starter_entry()
         self.progress: tuple[int, int] | None = None  # bytes done, of all; None while nothing is fetched
-        self._task: Task | None = None
+        self._task: BackgroundWork | None = None
 
     @property
     def path(self) -> Path | None:
@@ -39,7 +39,7 @@ class StarterState(QObject):
         if self._task is not None:
             return
         self._set_progress((0, self.entry.size))
-        self._task = Task(_fetch, self)
+        self._task = BackgroundWork(_fetch, self)
         self._task.progressed.connect(self._progressed)
         self._task.succeeded.connect(self._succeeded)
         self._task.failed.connect(self._failed)

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from engine.cli.terminal import StatusLine, say
 from engine.paths import models_folder
-from engine.slot.inspect import inspect, render
+from engine.slot.file.inspect import inspect, render
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.verify import verify
 from engine.slot.records import JSON
-from engine.slot.slot_file import SlotFile
-from engine.slot.verify import verify
 from engine.starter import fetch_starter
 
 

@@ -15,7 +15,8 @@ from statistics import fmean
 from typing import Literal, Protocol
 
 from engine.cli.llama_server_slot import ServerSettings, ServerSlot
-from engine.slot.retention import CheckpointReason, Place, Retention, RowCost
+from engine.slot.records import CheckpointReason
+from engine.slot.retention import Place, Retention, RowCost
 
 Action = Literal["regenerate", "edit", "branch_back"]
 

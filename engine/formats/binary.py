@@ -12,7 +12,7 @@ from engine.errors import FormatError
 _STRING_LENGTH = struct.Struct("<Q")
 
 
-class Cursor:
+class ByteReader:
     """Walk over the bytes of a file from its beginning.
 
     Whatever is wrong with the data (it ends too early, a count exceeds what is left, text is not UTF-8)

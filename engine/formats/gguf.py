@@ -23,7 +23,7 @@ from gguf.constants import (
 )
 
 from engine.errors import DormouseError, FormatError, UnsupportedError
-from engine.formats.binary import Cursor
+from engine.formats.binary import ByteReader
 
 _MAGIC = b"GGUF"
 _VERSION = struct.Struct("<I")
@@ -150,7 +150,7 @@ def open_gguf(path: str | Path) -> GGUFFile:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise DormouseError(f"The file {path} can't be opened: {error.strerror or error}.") from error
-    cursor = Cursor(data, str(path))
+    cursor = ByteReader(data, str(path))
     version = _read_version(cursor)
     n_tensors, n_metadata = cursor.unpack(_COUNTS)
     metadata = _read_metadata(cursor, n_metadata)
@@ -158,7 +158,7 @@ def open_gguf(path: str | Path) -> GGUFFile:
     return GGUFFile(path=path, version=version, metadata=metadata, tensors=tensors, data=data)
 
 
-def _read_version(cursor: Cursor) -> int:
+def _read_version(cursor: ByteReader) -> int:
     if cursor.remaining < len(_MAGIC) or cursor.take(len(_MAGIC)) != _MAGIC:
         raise FormatError(f"The file {cursor.name} is not a GGUF model file.")
     (version,) = cursor.unpack(_VERSION)
@@ -171,7 +171,7 @@ def _read_version(cursor: Cursor) -> int:
     return int(version)
 
 
-def _read_metadata(cursor: Cursor, n: int) -> dict[str, object]:
+def _read_metadata(cursor: ByteReader, n: int) -> dict[str, object]:
     metadata: dict[str, object] = {}
     for _ in range(cursor.count(n, item_size=_MIN_METADATA_SIZE, what="metadata entries")):
         key = cursor.string()
@@ -183,19 +183,19 @@ def _read_metadata(cursor: Cursor, n: int) -> dict[str, object]:
     return metadata
 
 
-def _read_scalar(cursor: Cursor, key: str, type_id: int) -> object:
+def _read_scalar(cursor: ByteReader, key: str, type_id: int) -> object:
     (item,) = _read_items(cursor, key, type_id, 1)
     return item if isinstance(item, str) else item.item()
 
 
-def _read_array(cursor: Cursor, key: str) -> list[str] | npt.NDArray[Any]:
+def _read_array(cursor: ByteReader, key: str) -> list[str] | npt.NDArray[Any]:
     type_id, n = cursor.unpack(_ARRAY)
     if type_id == GGUFValueType.ARRAY:
         raise UnsupportedError(f"The file {cursor.name} has an array of arrays as its metadata {key!r}.")
     return _read_items(cursor, key, type_id, n)
 
 
-def _read_items(cursor: Cursor, key: str, type_id: int, n: int) -> list[str] | npt.NDArray[Any]:
+def _read_items(cursor: ByteReader, key: str, type_id: int, n: int) -> list[str] | npt.NDArray[Any]:
     if type_id == GGUFValueType.STRING:
         return cursor.strings(n)
     if type_id == GGUFValueType.BOOL:
@@ -205,14 +205,14 @@ def _read_items(cursor: Cursor, key: str, type_id: int, n: int) -> list[str] | n
     return cursor.array(n, _NUMBERS[type_id])
 
 
-def _alignment(cursor: Cursor, metadata: Mapping[str, object]) -> int:
+def _alignment(cursor: ByteReader, metadata: Mapping[str, object]) -> int:
     alignment = metadata.get(Keys.General.ALIGNMENT, GGUF_DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0 or alignment.bit_count() != 1:
         cursor.fail(f"its alignment {alignment} is not a power of two")
     return alignment
 
 
-def _read_tensors(cursor: Cursor, n: int, *, alignment: int) -> dict[str, TensorInfo]:
+def _read_tensors(cursor: ByteReader, n: int, *, alignment: int) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
     for _ in range(cursor.count(n, item_size=_MIN_TENSOR_SIZE, what="tensors")):
         tensor = _read_tensor(cursor, alignment=alignment)
@@ -229,7 +229,7 @@ def _read_tensors(cursor: Cursor, n: int, *, alignment: int) -> dict[str, Tensor
     return tensors
 
 
-def _read_tensor(cursor: Cursor, *, alignment: int) -> TensorInfo:
+def _read_tensor(cursor: ByteReader, *, alignment: int) -> TensorInfo:
     """Read one entry of the table; its offset is still from the beginning of the data section."""
     name = cursor.string()
     (n_dimensions,) = cursor.unpack(_N_DIMENSIONS)

@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.kernels.kv_types import KVRows, RowSpan
 from engine.kernels.team import ThreadTeam
 
-F32 = NDArray[np.float32]
 Repeat = Callable[[], None]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.errors import UnsupportedError
 
-F32 = NDArray[np.float32]
 KVRows = NDArray[Any]  # K or V rows of one layer, (n_rows, n_head_kv, items_per_head) of one of KV_TYPES
 
 BLOCK_SIZE = 32

@@ -1,14 +1,14 @@
 """How quantized weight matrices lie in memory for the compiled kernels.
 
-The rows of a matrix are taken in groups of 16, its columns in blocks of 32. A *record* is a block of a group: the
+The rows of a matrix are taken in groups of 16, its columns in blocks of 32. A *brick* is a block of a group: the
 values, then the scales, then the minima. Four consecutive inputs of each of the 16 rows lie side by side, 64 bytes,
 so that one instruction multiplies them with the same four activations and leaves 16 separate sums. Values of 4 bits
 share a byte with those of the next four inputs, values of 2 bits with those of the next twelve. Values of 3, 5 and 6
 bits lie in two *planes*, first their lower 2 or 4 bits, then the others, each packed in this way.
 
     group 0                                            group 1
-    [head] record 0  record 1 ... record 7  [head] ...
-    record: 16 rows x 32 values, scales of 16 rows (one or two runs), minima likewise
+    [head] brick 0  brick 1 ... brick 7  [head] ...
+    brick: 16 rows x 32 values, scales of 16 rows (one or two runs), minima likewise
     head:   scales of scales, one per 16 rows and 256 inputs, where the type has them
 
 Nothing is requantized: a weight is (value - zero point) * scale + minimum, as in the file.
@@ -28,7 +28,7 @@ ScaleType = Literal["f16", "i8", "u4", "e8m0"]
 
 @dataclass(frozen=True)
 class Layout:
-    """What the values of a quantized tensor type mean, and how its records lie in memory."""
+    """What the values of a quantized tensor type mean, and how its bricks lie in memory."""
 
     name: str
     value_bits: Literal[2, 3, 4, 5, 6, 8]
@@ -56,7 +56,7 @@ class Layout:
 
     @property
     def low_bytes(self) -> int:
-        """Bytes of the first plane of a record; the second follows."""
+        """Bytes of the first plane of a brick; the second follows."""
         return GROUP * BLOCK * self.low_bits // 8
 
     @property
@@ -66,17 +66,17 @@ class Layout:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of the values of a record."""
+        """Bytes of the values of a brick."""
         return GROUP * BLOCK * self.value_bits // 8
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of the scales of a record; as many follow for minima that have bytes of their own."""
+        """Bytes of the scales of a brick; as many follow for minima that have bytes of their own."""
         return GROUP * self.n_runs * (2 if self.scale == "f16" else 1)
 
     @property
-    def record_bytes(self) -> int:
-        """Bytes of a record."""
+    def brick_bytes(self) -> int:
+        """Bytes of a brick."""
         has_minimum_bytes = self.has_minimum and self.scale != "u4"
         return self.value_bytes + self.scale_bytes * (2 if has_minimum_bytes else 1)
 
@@ -88,4 +88,4 @@ class Layout:
     def group_bytes(self, n_in: int) -> int:
         """Bytes of a group of rows."""
         n_blocks = n_in // BLOCK
-        return n_blocks * self.record_bytes + n_blocks // SUPERBLOCK * self.head_bytes
+        return n_blocks * self.brick_bytes + n_blocks // SUPERBLOCK * self.head_bytes

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kernels.interface import F32, Matrix
+from engine.arrays import F32
+from engine.kernels.interface import Matrix
 from engine.kernels.layout import Layout
 
 

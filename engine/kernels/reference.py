@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from engine.kernels.interface import F32, Matrix, RopeTable
+from engine.arrays import F32
+from engine.kernels.interface import Matrix, RopeTable
 from engine.kernels.kv_types import KVRows, RowSpan, dequantize_rows, store_rows, values_per_head
 from engine.kernels.matrices import DenseMatrix
 from engine.kernels.reference_recurrent import RecurrentReference

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.kernels.interface import F32, Kernels
+from engine.arrays import F32
+from engine.kernels.interface import Kernels
 
 _CHUNK = 64  # tokens: longer chunks mean fewer but, growing with the square, more expensive products
 _SCAN_CHUNK = 16  # tokens of a scan whose decays are computed at once

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.kernels.interface import F32, Kernels
+from engine.arrays import F32
+from engine.kernels.interface import Kernels
 from engine.kernels.kv_types import RowSpan
 from engine.kernels.layout import BLOCK, GROUP, Layout
 from engine.kernels.matrices import DenseMatrix, PackedMatrix, Part
@@ -57,8 +58,8 @@ def _quantized(layout: Layout, random: np.random.Generator) -> tuple[Part, F32]:
     n_groups, n_blocks, per_byte = -(-_N_OUT // GROUP), _N_IN // BLOCK, 8 // layout.low_bits
     raw = random.integers(0, 256, (n_groups, n_blocks, layout.value_bytes // 64, GROUP, 4), np.uint8)
     scales = random.uniform(0.01, 0.02, (n_groups, n_blocks, GROUP)).astype(np.float16)
-    records = [raw.reshape(n_groups, n_blocks, -1), scales.view(np.uint8)]
-    data = np.concatenate(records, axis=-1).reshape(n_groups, -1)
+    bricks = [raw.reshape(n_groups, n_blocks, -1), scales.view(np.uint8)]
+    data = np.concatenate(bricks, axis=-1).reshape(n_groups, -1)
     bits = [(raw >> np.uint8(layout.low_bits * i)) & np.uint8((1 << layout.low_bits) - 1) for i in range(per_byte)]
     values = np.stack(bits, axis=3)  # (n_groups, n_blocks, unit, place in the byte, row, 4)
     by_row = values.view(np.int8 if layout.is_signed else np.uint8).transpose(0, 4, 1, 2, 3, 5)

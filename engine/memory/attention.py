@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from numpy.typing import DTypeLike
 
-from engine.kernels.interface import F32
+from engine.arrays import F32
 from engine.kernels.kv_types import KVRows, RowSpan, store_rows
 from engine.memory.kv_rows import KVBuffer, LayerShape
 from engine.memory.protocol import MemoryPart, RowChunk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from engine.kernels.interface import F32
+from engine.arrays import F32
 from engine.kernels.kv_types import KVRows, RowSpan, store_rows
 from engine.memory.attention import AttentionMemory, StoreRows
 from engine.memory.protocol import MemoryPart, RowChunk

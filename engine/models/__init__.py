@@ -23,7 +23,7 @@ from engine.models.lfm2 import load_lfm2, load_lfm2moe
 from engine.models.llama import load_llama
 from engine.models.mamba import load_mamba
 from engine.models.mamba2 import load_mamba2
-from engine.models.model import Model, TokenIds
+from engine.models.model import Model
 from engine.models.nemotron_h import load_nemotron_h
 from engine.models.olmo import load_olmo2, load_olmoe
 from engine.models.phi3 import load_phi3
@@ -39,7 +39,6 @@ __all__ = [
     "LoadedModel",
     "Model",
     "ModelConfig",
-    "TokenIds",
     "check_architecture",
     "load_model",
 ]

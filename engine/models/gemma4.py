@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.kernels import F32, Kernels
+from engine.arrays import F32
+from engine.kernels import Kernels
 from engine.memory import LayerMemory
 from engine.models.config import AttentionConfig, Hyperparameters
 from engine.models.layers import Block, FeedForward, GatedFFN, Layer, MoE, Norm, Ubatch

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-from engine.kernels import F32, Kernels, Matrix
+from engine.arrays import F32, TokenIds
+from engine.kernels import Kernels, Matrix
 from engine.memory import LayerMemory, Memory, compose
 from engine.models.config import ModelConfig
 from engine.models.layers import Layer, Norm, Ubatch
 from engine.models.single_tokens import SingleTokens
-
-TokenIds = NDArray[np.int32]
 
 
 class Model:

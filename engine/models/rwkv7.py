@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from engine.arrays import F32
 from engine.errors import FormatError
-from engine.kernels import F32, Kernels
+from engine.kernels import Kernels
 from engine.models.config import Hyperparameters
 from engine.models.layers import Layer
 from engine.models.layers.norm import BiasedLayerNorm, LayerNorm

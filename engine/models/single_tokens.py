@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from engine.kernels import F32
+from engine.arrays import F32
 from engine.kernels.interface import Repeat
 from engine.memory import LayerState, Memory
 from engine.models.layers import Ubatch

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import xxhash
 
+from engine.arrays import F32
 from engine.errors import FormatError, UnsupportedError
 from engine.formats.gguf import GGUFFile
-from engine.kernels import F32, Kernels, Matrix
+from engine.kernels import Kernels, Matrix
 from engine.quants import BLOCK_FORMATS, Tensor, WeightMemory, dequantize, load_matrix
 
 LoadProgress = Callable[[int, int], None]  # bytes done, bytes in all; may raise to cancel

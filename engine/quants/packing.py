@@ -1,4 +1,4 @@
-"""Tensors, block by block as in the file, rearranged into the records that the compiled kernels read."""
+"""Tensors, block by block as in the file, rearranged into the bricks that the compiled kernels read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pack(
     team: ThreadTeam,
     memory: WeightMemory,
 ) -> NDArray[np.uint8]:
-    """Return a tensor (n_out, n_in) as groups of records, shape (n_groups, group_bytes); see `kernels.layout`.
+    """Return a tensor (n_out, n_in) as groups of bricks, shape (n_groups, group_bytes); see `kernels.layout`.
 
     `data` holds the tensor's bytes as in the file. Rows that fill up the last group are zero.
     """
@@ -92,18 +92,18 @@ def pack_floats(
 
 
 def _records(layout: Layout, parts: Parts, n_groups: int, n_in: int) -> NDArray[np.uint8]:
-    """Return the records of whole groups, (n_groups, group_bytes)."""
+    """Return the bricks of whole groups, (n_groups, group_bytes)."""
     n_blocks = n_in // BLOCK
     values = parts.values.view(np.uint8).reshape(n_groups, GROUP, n_blocks, BLOCK)
     if layout.high_bits:
         low_bits, mask = np.uint8(layout.low_bits), np.uint8((1 << layout.low_bits) - 1)
-        records = [_plane(values & mask, layout.low_bits), _plane(values >> low_bits, layout.high_bits)]
+        bricks = [_plane(values & mask, layout.low_bits), _plane(values >> low_bits, layout.high_bits)]
     else:
-        records = [_plane(values, layout.low_bits)]
-    records.append(_by_row(parts.scales, n_groups, n_blocks))
+        bricks = [_plane(values, layout.low_bits)]
+    bricks.append(_by_row(parts.scales, n_groups, n_blocks))
     if parts.minima is not None:
-        records.append(_by_row(parts.minima, n_groups, n_blocks))
-    blocks = np.concatenate(records, axis=-1)  # (n_groups, n_blocks, record_bytes)
+        bricks.append(_by_row(parts.minima, n_groups, n_blocks))
+    blocks = np.concatenate(bricks, axis=-1)  # (n_groups, n_blocks, brick_bytes)
     if parts.head is None:
         return blocks.reshape(n_groups, -1)
     heads = _by_row(parts.head, n_groups, n_blocks // SUPERBLOCK)

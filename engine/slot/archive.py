@@ -11,12 +11,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+from engine.arrays import TokenIds
 from engine.memory import MemoryPart, RowChunk
-from engine.slot.records import JSON, Checkpoint, CheckpointPayload, Cursor, LogEntry, RowSpan, Segment
-from engine.slot.retention import MESSAGE_ENDS, CheckpointReason
-from engine.slot.segments import Run, SegmentTree, TokenIds
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
+from engine.slot.records import (
+    JSON,
+    MESSAGE_ENDS,
+    Checkpoint,
+    CheckpointPayload,
+    CheckpointReason,
+    Cursor,
+    LogEntry,
+    Segment,
+    StoredRows,
+)
+from engine.slot.segments import Run, SegmentTree
 
 T = TypeVar("T")
 
@@ -37,7 +47,7 @@ class Archive:
         self.asleep = {segment.id for segment in self.tree.segments()}  # not used since the file was opened
 
     def _read_index(self) -> None:
-        def read(file: SlotFile) -> tuple[list[Segment], list[RowSpan], list[Checkpoint], int]:
+        def read(file: SlotFile) -> tuple[list[Segment], list[StoredRows], list[Checkpoint], int]:
             segments = list(file.segments(self._model).values())
             return segments, file.rows_index(self._model), file.checkpoints(self._model), file.next_state_id()
 
@@ -85,7 +95,7 @@ class Archive:
 
     def _put_rows(self, run: Run, part: str, chunk: RowChunk) -> None:
         lo, hi = chunk.lo - run.start, chunk.hi - run.start
-        span = RowSpan(self._new_id(), run.segment.id, part, lo, hi, nbytes=len(chunk.data))
+        span = StoredRows(self._new_id(), run.segment.id, part, lo, hi, nbytes=len(chunk.data))
         self.tree.add_rows(span)
         self._store.post(lambda file: file.put_rows(span, chunk.data), nbytes=span.nbytes)
 
@@ -120,7 +130,7 @@ class Archive:
         else:
             self._post(SlotFile.delete_checkpoint, checkpoint.id)
 
-    def drop_rows(self, span: RowSpan) -> None:
+    def drop_rows(self, span: StoredRows) -> None:
         """Delete a span of rows."""
         self.tree.remove_rows(span)
         self._post(SlotFile.delete_rows, span.id)

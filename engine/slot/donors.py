@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from engine.arrays import TokenIds
 from engine.errors import DormouseError
 from engine.slot.archive import Archive
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
 from engine.slot.prefix_index import PrefixIndex, read_steps, state_key
-from engine.slot.records import Model, TokenIds
+from engine.slot.records import ModelIdentity
 from engine.slot.slot import Slot
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
 
 _LEAST = 64  # tokens that a donation must save
 _N_CANDIDATES = 3
@@ -31,7 +32,7 @@ class Donors:
         self._index.close()
 
     def supply(
-        self, slot: Slot, prompt: TokenIds, *, model: Model, own: Path | None, open_files: Mapping[Path, Store]
+        self, slot: Slot, prompt: TokenIds, *, model: ModelIdentity, own: Path | None, open_files: Mapping[Path, Store]
     ) -> str | None:
         """Let the slot have what another conversation knows of `prompt` (ids); return the name of its slot file.
 
@@ -60,7 +61,7 @@ class Donors:
         return None
 
 
-def _open(path: Path, store: Store | None, model: Model, opened: ExitStack) -> Archive:
+def _open(path: Path, store: Store | None, model: ModelIdentity, opened: ExitStack) -> Archive:
     """Return the state that a slot file has of a model."""
     if store is None:
         store = Store(lambda: SlotFile.open(path, read_only=True, wait=False), on_error=_ignore)

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-F32 = NDArray[np.float32]
+from engine.arrays import F32
 
 _N_CANDIDATES = 64
 _MAX_KL = 0.05

@@ -15,9 +15,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.arrays import TokenIds
 from engine.errors import SlotBusyError, SlotFileError
-from engine.slot.records import ROOT_DIGEST, Model, Segment, TokenIds, chain_digest
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.records import ROOT_DIGEST, ModelIdentity, Segment, chain_digest
 
 _LAYOUT = 1
 _PATIENCE = 0.5  # seconds for reading files that changed, at each update; the others follow at the next
@@ -39,7 +40,7 @@ class Step:
     digest: bytes
 
 
-def state_key(model: Model) -> str:
+def state_key(model: ModelIdentity) -> str:
     """Return what must be equal for one model identity to use the state of another."""
     return f"{model.fingerprint} {model.kv_type}"
 
@@ -87,7 +88,7 @@ class PrefixIndex:
         with self._forgiving() as db:
             self._replace(db, path, (0, 0), steps)
 
-    def longest(self, model: Model, prompt: TokenIds) -> list[Path]:
+    def longest(self, model: ModelIdentity, prompt: TokenIds) -> list[Path]:
         """Return the files that begin as the prompt does, the longest beginning first."""
         lengths: dict[str, int] = defaultdict(int)
         with self._forgiving() as db:

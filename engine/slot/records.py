@@ -14,11 +14,31 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from engine.slot.retention import CheckpointReason
+from engine.arrays import TokenIds
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
-TokenIds: TypeAlias = NDArray[np.int32]
 FinishReason: TypeAlias = Literal["pending", "stop", "length", "cancelled", "failed", "interrupted"]
+
+CheckpointReason: TypeAlias = Literal[
+    "message_end", "prompt_end", "interval", "generation", "cancelled", "shared", "retry"
+]
+"""Why there is a checkpoint: a message ended; the newest prompt did; within a long message; within a long reply; the
+turn was cancelled; another conversation had it; what came before could not be saved."""
+MESSAGE_ENDS: frozenset[str] = frozenset({"message_end", "prompt_end"})
+
+Source: TypeAlias = Literal["cold", "live", "restored"]
+"""Where reused state came from: nowhere; the slot's memory; the slot file, where an earlier process left it."""
+Reason: TypeAlias = Literal[
+    "none",
+    "new_chat",
+    "diverged",
+    "no_checkpoint",
+    "other_model",
+    "other_kv_type",
+    "damaged",
+    "state_dropped",
+]
+"""Why not more was reused; `reuse.IN_WORDS` says each in words."""
 
 ROOT_DIGEST = bytes(16)
 
@@ -41,7 +61,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelIdentity:
     """An identity under which states are stored; (fingerprint, kv_type) is unique in a file.
 
     `fingerprint`, `tokenizer` and `template` are hexadecimal digests; `config` is what shapes the state.
@@ -105,7 +125,7 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class RowSpan:
+class StoredRows:
     """Memory rows of `part` for the own ids lo .. hi - 1 of a segment: `nbytes` that only the memory can read."""
 
     id: int
@@ -164,8 +184,8 @@ class Receipt:
     model: int
     prompt_n: int
     cache_n: int
-    source: str
-    reason: str
+    source: Source
+    reason: Reason
     prompt_ms: float
     predicted_n: int
     predicted_ms: float

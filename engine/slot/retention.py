@@ -10,13 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-CheckpointReason = Literal["message_end", "prompt_end", "interval", "generation", "cancelled", "shared", "retry"]
-"""Why there is a checkpoint: a message ended; the newest prompt did; within a long message; within a long reply; the
-turn was cancelled; another conversation had it; what came before could not be saved."""
-
-MESSAGE_ENDS: frozenset[str] = frozenset({"message_end", "prompt_end"})
+from engine.slot.records import CheckpointReason
 
 _REGENERATE, _EDIT, _BRANCH_BACK = 0.5, 0.3, 0.2  # how often people do what, when they do not just go on
 _NOWHERE = 1 << 60

@@ -11,22 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from engine.slot.records import Checkpoint, Cursor
-from engine.slot.segments import ROOT, Run, SegmentTree, TokenIds
-
-Source = Literal["cold", "live", "restored"]
-Reason = Literal[
-    "none",
-    "new_chat",
-    "diverged",
-    "no_checkpoint",
-    "other_model",
-    "other_kv_type",
-    "damaged",
-    "state_dropped",
-]
+from engine.arrays import TokenIds
+from engine.slot.records import Checkpoint, Cursor, Reason
+from engine.slot.segments import ROOT, Run, SegmentTree
 
 IN_WORDS: Mapping[str, str] = {
     "new_chat": "there is no stored state",

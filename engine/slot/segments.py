@@ -10,12 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from engine.slot.records import Cursor, RowSpan, Segment
-
-TokenIds = NDArray[np.int32]
-
+from engine.arrays import TokenIds
+from engine.slot.records import Cursor, Segment, StoredRows
 
 ROOT = Cursor(None, 0)
 
@@ -37,11 +34,11 @@ class Run:
 class SegmentTree:
     """All segments of one model in one conversation, and the index of their stored rows."""
 
-    def __init__(self, segments: Iterable[Segment] = (), rows: Iterable[RowSpan] = ()) -> None:
+    def __init__(self, segments: Iterable[Segment] = (), rows: Iterable[StoredRows] = ()) -> None:
         self._segments: dict[int, Segment] = {}
         self._starts: dict[int, int] = {}
         self._children: dict[int | None, list[int]] = defaultdict(list)
-        self._rows: dict[tuple[int, str], list[RowSpan]] = defaultdict(list)
+        self._rows: dict[tuple[int, str], list[StoredRows]] = defaultdict(list)
         for segment in segments:
             self.add(segment)
         for span in rows:
@@ -56,22 +53,22 @@ class SegmentTree:
         self._segments[segment.id] = segment
         self._children[segment.parent].append(segment.id)
 
-    def add_rows(self, span: RowSpan) -> None:
+    def add_rows(self, span: StoredRows) -> None:
         """Note that a span of rows is stored."""
         spans = self._rows[span.segment, span.part]
         spans.append(span)
         spans.sort(key=lambda span: (span.lo, span.id))
 
-    def remove_rows(self, span: RowSpan) -> None:
+    def remove_rows(self, span: StoredRows) -> None:
         """Note that a span of rows can't be had any more."""
         self._rows[span.segment, span.part].remove(span)
 
-    def rows(self, run: Run, part: str, lo: int, hi: int) -> list[RowSpan]:
+    def rows(self, run: Run, part: str, lo: int, hi: int) -> list[StoredRows]:
         """Return the stored spans that overlap the positions lo .. hi - 1 of a run, in ascending order."""
         lo, hi = max(lo, run.start) - run.start, min(hi, run.end) - run.start
         return [span for span in self._rows.get((run.segment.id, part), ()) if span.lo < hi and span.hi > lo]
 
-    def spans(self) -> list[RowSpan]:
+    def spans(self) -> list[StoredRows]:
         """Return all stored spans."""
         return [span for spans in self._rows.values() for span in spans]
 

@@ -10,20 +10,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from engine.arrays import F32, TokenIds
 from engine.errors import DormouseError
 from engine.memory import Memory
 from engine.models import Model
 from engine.slot.archive import Archive
 from engine.slot.next_tokens import NextTokens
 from engine.slot.pruning import prune
-from engine.slot.records import Checkpoint, CheckpointPayload
-from engine.slot.retention import CheckpointReason
-from engine.slot.reuse import Live, Reason, Reuse, ReusePlanner, Source
-from engine.slot.segments import ROOT, TokenIds
-
-F32 = NDArray[np.float32]
+from engine.slot.records import Checkpoint, CheckpointPayload, CheckpointReason, Reason, Source
+from engine.slot.reuse import Live, Reuse, ReusePlanner
+from engine.slot.segments import ROOT
 
 _LAST_WORDS = 128  # tokens before a checkpoint to which rows alone should suffice to return
 _SEGMENT_TOKENS = 64  # evaluated tokens that may wait until they become a segment

@@ -9,8 +9,8 @@ from app.panels.plot import turn_bars
 from app.state.app_state import AppState
 from app.window import Window
 from engine.errors import SlotBusyError
+from engine.slot.file.slot_file import SlotFile
 from engine.slot.records import Receipt
-from engine.slot.slot_file import SlotFile
 from tests.app.driving import buttons, choose, drop, press
 
 LONG = "Count with me. " + " ".join(f"{i} and then comes" for i in range(400))

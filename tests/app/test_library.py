@@ -11,7 +11,7 @@ import pytest
 from app.library import Library
 from engine.errors import DormouseError
 from engine.paths import cache_folder
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.slot_file import SlotFile
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_open_files_are_listed_at_once_and_stay_locked(folder: Path) -> None:
         assert titles(library) == ["Hello there"]
         assert time.monotonic() - started < 0.3
         # another process must still find it locked: whoever closes a file loses its process's locks on it
-        code = "import sys; from engine.slot.slot_file import SlotFile; SlotFile.open(sys.argv[1])"
+        code = "import sys; from engine.slot.file.slot_file import SlotFile; SlotFile.open(sys.argv[1])"
         other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
         assert "SlotBusyError" in other.stderr
     assert titles(Library(folder)) == ["Hello"]

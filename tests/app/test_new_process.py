@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.slot_file import SlotFile
 
 ROOT = Path(__file__).parents[2]
 

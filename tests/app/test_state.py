@@ -9,10 +9,10 @@ from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QApplication
 
 from app.panels.plot import turn_bars
+from app.state.background_work import BackgroundWork
 from app.state.conversation_state import ConversationState
 from app.state.outlook import outlook, spoken_seconds
 from app.state.progress import Decode, Prefill, prefill_seconds
-from app.state.task import Task
 from engine import events
 from engine.errors import DormouseError
 from engine.session import Job
@@ -121,7 +121,7 @@ def test_tasks_tell_how_they_went(qtbot) -> None:
         return "done"
 
     for cancel in (False, True):
-        task = Task(work, parent)
+        task = BackgroundWork(work, parent)
         task.progressed.connect(lambda *numbers: told.append(numbers))
         task.succeeded.connect(told.append)
         task.failed.connect(told.append)

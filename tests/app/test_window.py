@@ -24,7 +24,7 @@ from app.widgets.problem_dialog import ProblemDialog
 from app.window import Window
 from engine.conversation import read_transcript
 from engine.paths import library_folder, log_folder
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.slot_file import SlotFile
 from tests.app.driving import buttons, choose, drop, press
 from tests.slot_samples import write_conversation
 

@@ -10,7 +10,7 @@ from engine.cli.client import Client
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.slot_file import SlotFile
 from tests.e2e.conftest import Chat, run_cli
 
 STORY = (Path(__file__).parents[1] / "data" / "tea-party.txt").read_text(encoding="utf-8")

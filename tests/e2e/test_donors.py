@@ -10,8 +10,8 @@ from engine import events
 from engine.cli.client import Client
 from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
-from engine.slot.slot_file import SlotFile
-from engine.slot.verify import verify
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.verify import verify
 from tests.slot_samples import write_conversation
 
 STORY = (Path(__file__).parents[1] / "data" / "tea-party.txt").read_text(encoding="utf-8")

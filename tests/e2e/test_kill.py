@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from engine.slot.slot_file import SlotFile
-from engine.slot.verify import verify
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.verify import verify
 from tests.e2e.conftest import Chat
 
 # Sends one message after the other and tells of each when it is saved.

@@ -14,7 +14,7 @@ from engine.errors import DormouseError
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.slot_file import SlotFile
 from tests.e2e.conftest import Run, run_cli
 
 GREEDY = ("--temperature", 0, "--max-tokens", 8)

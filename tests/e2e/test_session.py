@@ -12,8 +12,8 @@ from engine.errors import DormouseError
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import Job, Session, TurnSettings
-from engine.slot.slot_file import SlotFile
-from engine.slot.verify import verify
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.verify import verify
 
 SETTINGS = TurnSettings(SamplingParameters(temperature=0), max_tokens=6)
 LONG = "The hare had tea with the dormouse. " * 250

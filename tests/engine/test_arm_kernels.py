@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType
-from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.kernels import DenseMatrix, Kernels, RopeTable
 from engine.kernels.compiled import kernels as compiled
 from engine.kernels.compiled.isa import NEON
@@ -17,8 +17,6 @@ from engine.quants.matrix import load_matrix
 from tests.emulated_arm import EmulatedLibrary
 from tests.random_tensors import random_tensor, weights_of
 from tests.rows import HEAD_DIM, N_HEAD_KV, rows_of_every_sort
-
-F32 = NDArray[np.float32]
 
 
 @pytest.fixture(scope="module", name="kernels")

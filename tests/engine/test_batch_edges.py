@@ -26,10 +26,10 @@ from engine.kernels import load_kernels
 from engine.runtime import EngineSettings, Runtime
 from engine.sampling import Sampler, SamplingParameters
 from engine.slot.archive import Archive
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
 from engine.slot.next_tokens import NextTokens
 from engine.slot.slot import Slot
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
 from tests.slot_samples import sample_model
 from tests.toy_model import FAMILIES, ToyModel
 

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.kernels import Kernels
 from engine.kernels.kv_types import KV_TYPES, KVRows, RowSpan, quantize_rows
 from engine.kernels.reference import ReferenceKernels
 from tests.instruction_sets import COMPILED, make_kernels
-
-F32 = NDArray[np.float32]
 
 
 @pytest.fixture(scope="module", params=COMPILED, name="kernels")

@@ -8,9 +8,10 @@ import pytest
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.kernels import DenseMatrix, Kernels
+from engine.kernels.compiled.bricks import BrickReader
 from engine.kernels.compiled.kernels import CompiledKernels
-from engine.kernels.compiled.records import RecordReader
 from engine.kernels.reference import ReferenceKernels
 from engine.quants import BLOCK_FORMATS
 from engine.quants.blocks import QuantizedFormat
@@ -18,7 +19,6 @@ from engine.quants.matrix import Tensor, load_matrix
 from tests.instruction_sets import COMPILED, make_kernels
 from tests.random_tensors import random_tensor, uniform_tensor, weights_of
 
-F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 QUANTIZED = [t for t, block_format in BLOCK_FORMATS.items() if issubclass(block_format, QuantizedFormat)]
 FLOATS = [t for t in BLOCK_FORMATS if t not in QUANTIZED]
@@ -41,7 +41,7 @@ def rounded(x: F32, tensor: Tensor, kernels: Kernels) -> F64:
         return x.astype(np.float64)
     assert isinstance(kernels, CompiledKernels)
     layout = BLOCK_FORMATS[tensor.type].layout  # type: ignore[attr-defined]
-    limit = np.float32(32767 if RecordReader(layout, kernels.isa).wide else 127)
+    limit = np.float32(32767 if BrickReader(layout, kernels.isa).wide else 127)
     blocks = x.reshape(len(x), x.shape[1] // 32, 32)
     top = np.abs(blocks).max(axis=-1, keepdims=True)
     integers = np.rint(blocks * np.divide(limit, top, out=np.zeros_like(top), where=top > 0))

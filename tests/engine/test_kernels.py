@@ -9,14 +9,13 @@ import pytest
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.kernels import Kernels, Matrix, RopeTable
 from engine.kernels.kv_types import KV_TYPES, RowSpan, quantize_rows
 from engine.kernels.team import ThreadTeam
 from engine.quants.matrix import Tensor, load_matrix
 from tests.instruction_sets import ALL, make_kernels
 from tests.rows import rows_of_every_sort
-
-F32 = NDArray[np.float32]
 
 
 @pytest.fixture(scope="module", params=ALL, name="kernels")

@@ -4,15 +4,14 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
-from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.errors import UnsupportedError
 from engine.kernels import load_kernels
 from engine.kernels.kv_types import KV_TYPES, RowSpan, dequantize_rows, items_per_head, quantize_rows
 from engine.memory import AttentionRows, compose
 from tests.rows import HEAD_DIM, N_HEAD_KV, rows_of_every_sort
 
-F32 = NDArray[np.float32]
 QUANTIZED = ["q8_0", "q4_0"]
 
 

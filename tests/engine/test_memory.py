@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.kernels.kv_types import KV_TYPES
 from engine.kernels.reference import ReferenceKernels
 from engine.memory import AttentionRows, LayerMemory, LayerState, Memory, RecurrentState, RowChunk, compose
 from engine.memory.attention import AttentionMemory
 
-F32 = NDArray[np.float32]
 N_EMBD, N_HEAD_KV, N_SWA, N_UBATCH = 64, 2, 5, 4  # heads of 32 values: one block of the quantized K/V types
 
 KERNELS = ReferenceKernels(n_threads=1)

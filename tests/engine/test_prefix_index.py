@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.slot.file.slot_file import SlotFile
 from engine.slot.prefix_index import PrefixIndex, read_steps
-from engine.slot.records import Model, Segment
-from engine.slot.slot_file import SlotFile
+from engine.slot.records import ModelIdentity, Segment
 from tests.slot_samples import sample_model
 
 MODEL = sample_model("m")
@@ -18,7 +18,7 @@ def ids(text: str) -> np.ndarray:
     return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
 
-def write(path: Path, *runs: tuple[int | None, int, str], model: Model = MODEL) -> Path:
+def write(path: Path, *runs: tuple[int | None, int, str], model: ModelIdentity = MODEL) -> Path:
     """Write a slot file of segments, each behind so many tokens of an earlier one (counted from 0)."""
     with SlotFile.create(path) as file:
         model = file.put_model(model)

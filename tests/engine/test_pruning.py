@@ -9,12 +9,12 @@ import pytest
 
 from engine.errors import DormouseError
 from engine.slot.archive import Archive
-from engine.slot.inspect import inspect
-from engine.slot.records import Model
+from engine.slot.file.inspect import inspect
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
+from engine.slot.file.verify import verify
+from engine.slot.records import ModelIdentity
 from engine.slot.slot import Slot
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
-from engine.slot.verify import verify
 from tests.slot_samples import sample_model
 from tests.toy_model import FAMILIES, N_SWA, N_VOCAB, RECURRENT, ToyModel
 
@@ -42,7 +42,7 @@ def _store(path: Path) -> Iterator[Store]:
 
 def open_slot(model: ToyModel, store: Store, *, budget: int | None = BUDGET) -> tuple[Slot, Archive]:
     toy = replace(sample_model("toy"), config={"layers": [[{"n_swa": N_SWA}]]})
-    identity: Model = store.call(SlotFile.put_model, toy).result()
+    identity: ModelIdentity = store.call(SlotFile.put_model, toy).result()
     archive = Archive(store, identity.id)
     return Slot(model, archive, disk_budget=budget), archive
 

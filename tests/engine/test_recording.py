@@ -9,6 +9,7 @@ import pytest
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.kernels import Kernels, RopeTable
 from engine.kernels.interface import Repeat
 from engine.kernels.kv_types import KV_TYPES, RowSpan, quantize_rows
@@ -18,7 +19,6 @@ from engine.quants.matrix import load_matrix
 from tests.instruction_sets import COMPILED, make_kernels
 from tests.random_tensors import random_tensor
 
-F32 = NDArray[np.float32]
 N = 256  # values of the stream
 N_HEAD, HEAD_DIM = 4, 64
 N_SEEN, N_ROWS = 20, 300

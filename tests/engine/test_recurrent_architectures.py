@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.arrays import F32
 from engine.cli.bench.peer import Peer
 from engine.errors import FormatError
 from engine.formats.gguf import open_gguf
-from engine.kernels import F32, Kernels, load_kernels
+from engine.kernels import Kernels, load_kernels
 from engine.memory import AttentionRows, RecurrentState
 from engine.models import Model, load_model
 from tests.models.agreement import difference, token_ids

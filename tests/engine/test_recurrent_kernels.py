@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.kernels import F32, Kernels, load_kernels
+from engine.arrays import F32
+from engine.kernels import Kernels, load_kernels
 from engine.kernels.choice import runnable
 
 F64 = NDArray[np.float64]

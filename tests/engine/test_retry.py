@@ -7,10 +7,10 @@ import pytest
 
 from engine.errors import DormouseError
 from engine.slot.archive import Archive
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
+from engine.slot.file.verify import verify
 from engine.slot.slot import Slot
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
-from engine.slot.verify import verify
 from tests.slot_samples import sample_model
 from tests.toy_model import FAMILIES, N_VOCAB, ToyModel
 

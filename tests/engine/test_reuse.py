@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from engine.slot.records import Checkpoint, Cursor, RowSpan, Segment
+from engine.slot.records import Checkpoint, Cursor, Segment, StoredRows
 from engine.slot.reuse import Live, Reuse, ReusePlanner
 from engine.slot.segments import ROOT, SegmentTree
 
@@ -28,7 +28,7 @@ class Tree:
         self.tree.add(segment)
         for i, part in enumerate(self.parts):
             if n := len(text) if stored is None else stored:
-                self.tree.add_rows(RowSpan(10 * segment.id + i, segment.id, part, 0, n, nbytes=1))
+                self.tree.add_rows(StoredRows(10 * segment.id + i, segment.id, part, 0, n, nbytes=1))
         return Cursor(segment.id, len(text))
 
     def checkpoint(self, at: Cursor) -> None:

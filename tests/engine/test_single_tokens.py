@@ -16,8 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
+from engine.arrays import F32
 from engine.formats.gguf import open_gguf
-from engine.kernels import F32, Kernels, load_kernels
+from engine.kernels import Kernels, load_kernels
 from engine.kernels.interface import Repeat
 from engine.kernels.kv_types import BLOCK_SIZE, KV_TYPES
 from engine.memory import AttentionRows, RowChunk

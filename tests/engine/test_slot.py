@@ -10,11 +10,11 @@ from engine.errors import DormouseError
 from engine.kernels import load_kernels
 from engine.runtime import EngineSettings, Runtime
 from engine.slot.archive import Archive
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
 from engine.slot.next_tokens import NextTokens
 from engine.slot.records import Checkpoint
 from engine.slot.slot import Slot
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
 
 
 @pytest.fixture(scope="module", name="runtimes")

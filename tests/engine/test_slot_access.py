@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import SlotBusyError, SlotFileError
-from engine.slot import schema
-from engine.slot.slot_file import SlotFile
-from engine.slot.verify import verify
+from engine.slot.file import schema
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.verify import verify
 from tests.slot_samples import read_all, write_conversation
 
 
@@ -70,7 +70,8 @@ def test_busy(path: Path) -> None:
 
 def test_two_processes(path: Path) -> None:
     SlotFile.create(path).close()
-    program = "import sys; from engine.slot.slot_file import SlotFile; f = SlotFile.open(sys.argv[1]); print(); input()"
+    imports = "import sys; from engine.slot.file.slot_file import SlotFile"
+    program = f"{imports}; f = SlotFile.open(sys.argv[1]); print(); input()"
     command = [sys.executable, "-c", program, str(path)]
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as other:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.slot.records import Message, RowSpan, Segment
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.records import Message, Segment, StoredRows
 from tests.slot_samples import read_all, sample_model, write_conversation, write_state
 
 
@@ -66,7 +66,7 @@ def test_numpy_numbers(path: Path) -> None:
         model = slot_file.put_model(sample_model("m"))
         ids = np.arange(np.int64(5), dtype=np.int64).astype(np.int32)
         slot_file.put_segment(Segment.follow(1, model=model.id, parent=None, length=0, token_ids=ids))
-        span = RowSpan(2, 1, "attention", int(np.int64(0)), 5, nbytes=3)
+        span = StoredRows(2, 1, "attention", int(np.int64(0)), 5, nbytes=3)
         slot_file.put_rows(span, memoryview(b"abc"))
         assert slot_file.rows_index(model.id) == [span]
         assert slot_file.read_rows(2) == b"abc"

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import DormouseError
-from engine.slot.inspect import inspect, render
-from engine.slot.schema import PAGE_SIZE
-from engine.slot.slot_file import SlotFile
-from engine.slot.verify import verify
+from engine.slot.file.inspect import inspect, render
+from engine.slot.file.schema import PAGE_SIZE
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.verify import verify
 from tests.slot_samples import Contents, read_all, write_conversation
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from engine.errors import DormouseError, SlotFileError
-from engine.slot.records import Model, RowSpan, Segment
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
-from engine.slot.verify import verify
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
+from engine.slot.file.verify import verify
+from engine.slot.records import ModelIdentity, Segment, StoredRows
 from tests.slot_samples import sample_model
 
 MIB = 1 << 20
@@ -41,13 +41,13 @@ def store(path: Path, errors: list[DormouseError]) -> Iterator[Store]:
     store.close()
 
 
-def put_segment(slot_file: SlotFile, model: Model, id: int, n_tokens: int) -> None:
+def put_segment(slot_file: SlotFile, model: ModelIdentity, id: int, n_tokens: int) -> None:
     ids = np.arange(n_tokens, dtype=np.int32)
     slot_file.put_segment(Segment.follow(id, model=model.id, parent=None, length=0, token_ids=ids))
 
 
 def row_writer(id: int, data: bytes) -> Callable[[SlotFile], None]:
-    return lambda slot_file: slot_file.put_rows(RowSpan(id, 1, "attention", id, id + 1, len(data)), data)
+    return lambda slot_file: slot_file.put_rows(StoredRows(id, 1, "attention", id, id + 1, len(data)), data)
 
 
 def test_calls_and_posts_keep_their_order(store: Store) -> None:
@@ -194,8 +194,8 @@ def test_close_writes_everything(path: Path, store: Store) -> None:
 def test_forgotten_store_is_written_at_exit(path: Path) -> None:
     program = """
 import sys
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
 store = Store(lambda: SlotFile.create(sys.argv[1]), on_error=print)
 for n in range(100):
     store.post(lambda slot_file: slot_file.add_message(None, "user", "Hello " * 1000, created=1), nbytes=6000)
@@ -224,9 +224,9 @@ def test_a_turn_writes_its_own_rows_only(store: Store, path: Path) -> None:
 WRITER = """
 import sys
 import numpy as np
-from engine.slot.records import RowSpan, Segment
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
+from engine.slot.records import StoredRows, Segment
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
 from tests.slot_samples import sample_model
 
 store = Store(lambda: SlotFile.create(sys.argv[1]), on_error=print)
@@ -237,7 +237,7 @@ for turn in range(10_000):
     print(user.id, flush=True)
     ids = np.arange(50, dtype=np.int32)
     parent = Segment.follow(2 * turn + 1, model=model.id, parent=parent, length=50 if parent else 0, token_ids=ids)
-    span = RowSpan(2 * turn + 2, parent.id, "attention", 0, 50, 300_000)
+    span = StoredRows(2 * turn + 2, parent.id, "attention", 0, 50, 300_000)
     store.post(lambda f, segment=parent: f.put_segment(segment), nbytes=200)
     store.post(lambda f, span=span: f.put_rows(span, bytes(300_000)), nbytes=300_000)
     store.call(SlotFile.update_reply, reply.id, f"{turn} answer " * 500, "stop").result()

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.slot_file import SlotFile
 
 ROOT = Path(__file__).parents[2]
 MIME_TYPE = "application/vnd.dormouse.slot"

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
+from engine.arrays import TokenIds
 from engine.cli.bench.divergence import Divergence, measure_divergence
 from engine.cli.bench.footprint import own_memory
 from engine.cli.bench.peer import Peer, PeerError
@@ -25,7 +26,6 @@ from engine.cli.bench.speed import Task
 from engine.cli.bench.worker import Loaded, Worker
 from engine.cli.terminal import StatusLine
 from engine.errors import DormouseError
-from engine.models import TokenIds
 
 PEERS = ("xllamacpp",)
 DEPTH = 4096

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from engine import paths
+from engine.arrays import F32, TokenIds
 from engine.cli.bench.peer import Peer
 from engine.cli.bench.speed import N_UBATCH
 from engine.formats.gguf import open_gguf
-from engine.kernels import F32, Kernels, load_kernels
+from engine.kernels import Kernels, load_kernels
 from engine.kernels.choice import PORTABLE
-from engine.models import Model, TokenIds, load_model
+from engine.models import Model, load_model
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 MOST_TOKENS = 2000

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.arrays import F32, TokenIds
 from engine.cli.bench.speed import N_UBATCH
-from engine.kernels import F32, Kernels, Matrix
-from engine.models import Model, TokenIds
+from engine.kernels import Kernels, Matrix
+from engine.models import Model
 
 _ATTEMPTS = 7
 

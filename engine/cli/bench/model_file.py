@@ -9,9 +9,9 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType
 
+from engine.arrays import F32
 from engine.errors import DormouseError
 from engine.formats.gguf import GGUFFile
-from engine.kernels import F32
 from engine.kernels.team import ThreadTeam
 from engine.quants import dequantize
 

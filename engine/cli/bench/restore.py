@@ -15,16 +15,16 @@ from statistics import median
 import numpy as np
 
 from engine import paths
+from engine.arrays import TokenIds
 from engine.cli.terminal import StatusLine
 from engine.errors import DormouseError
 from engine.generate import Limits, MessageEnd, Prompt, prefill
 from engine.kernels import load_kernels
-from engine.models import TokenIds
 from engine.runtime import EngineSettings, Runtime
 from engine.slot.archive import Archive
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
 from engine.slot.slot import Slot
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
 
 _N_TOKENS = 6144  # unless --depth says something else
 _N_MESSAGE = 512  # tokens of each message of the conversation

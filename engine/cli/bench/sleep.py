@@ -12,9 +12,9 @@ from engine.conversation import read_transcript
 from engine.errors import DormouseError
 from engine.runtime import Runtime
 from engine.slot.archive import Archive
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.store import Store
 from engine.slot.slot import Slot
-from engine.slot.slot_file import SlotFile
-from engine.slot.store import Store
 
 _SAVED_TOKENS = 100
 

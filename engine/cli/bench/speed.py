@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from gguf.constants import TokenType
 
-from engine.kernels import F32
-from engine.models import Model, TokenIds
+from engine.arrays import F32, TokenIds
+from engine.models import Model
 from engine.sampling import Sampler, SamplingParameters
 from engine.tokenizer.vocabulary import Vocabulary
 

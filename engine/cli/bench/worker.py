@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from engine import paths
+from engine.arrays import TokenIds
 from engine.cli.bench.footprint import PeakMemory, weights_held
 from engine.cli.bench.limits import Limits, measure_limits
 from engine.cli.bench.speed import Speed, Task, random_ids
 from engine.errors import DormouseError
 from engine.kernels import load_kernels
-from engine.models import TokenIds
 from engine.runtime import EngineSettings, Runtime
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.kernels.compiled.bricks import BrickReader
 from engine.kernels.compiled.ir import Function, Value, f32, i8, i16, i32, vec
-from engine.kernels.compiled.records import RecordReader
 from engine.kernels.layout import BLOCK
 
 TOKENS_PER_TASK = 4
@@ -21,14 +21,14 @@ TOKENS_PER_TASK = 4
 class Activations:
     """Where the integers (n_tokens, n_in), the scales (n_tokens, n_blocks) and the sums (…, n_runs) begin."""
 
-    reader: RecordReader
+    reader: BrickReader
     values: Value
     scales: Value
     sums: Value
     n_in: Value
 
     @classmethod
-    def at(cls, scratch: Value, reader: RecordReader, n_tokens: Value, n_in: Value) -> Activations:
+    def at(cls, scratch: Value, reader: BrickReader, n_tokens: Value, n_in: Value) -> Activations:
         """Lay them out one behind the other."""
         width = 2 if reader.wide else 1
         scales = scratch + n_tokens * n_in * width

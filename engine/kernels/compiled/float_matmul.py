@@ -15,8 +15,8 @@ from engine.kernels.layout import GROUP
 _SUMS = 4  # separate sums of a matrix-vector product, so that one addition need not wait for the one before
 
 
-def panel_nbytes(n_in: int) -> int:
-    """Return the bytes of a panel: a group of rows in float32, and the results of a chunk of tokens."""
+def strip_nbytes(n_in: int) -> int:
+    """Return the bytes of a strip: a group of rows in float32, and the results of a chunk of tokens."""
     return 4 * GROUP * (n_in + TOKENS_PER_CHUNK)
 
 
@@ -41,7 +41,7 @@ def write_float_matmul(module: Module, isa: InstructionSet, type_name: str) -> N
 
     def matvec(f: Function) -> None:
         first = f["task"] * f["groups_per_task"]
-        panel = f["panels"] + f["thread"] * f["panel_bytes"]
+        strip = f["strips"] + f["thread"] * f["strip_bytes"]
         with f.loop(f.min(first + f["groups_per_task"], f["n_groups"]), first) as group:
             at = group_address(f, group)
             zero = f.constant(isa.f32s, 0.0)
@@ -62,19 +62,19 @@ def write_float_matmul(module: Module, isa: InstructionSet, type_name: str) -> N
                 add(k, sums[0])
             for h in halves:
                 total = (sums[0][h].get() + sums[1][h].get()) + (sums[2][h].get() + sums[3][h].get())
-                f.store(total, panel + 4 * isa.lanes * h)
-            _copy(f, panel, f["out"] + group * (4 * GROUP), f["n_out"] - group * GROUP)
+                f.store(total, strip + 4 * isa.lanes * h)
+            _copy(f, strip, f["out"] + group * (4 * GROUP), f["n_out"] - group * GROUP)
 
     def matmul(f: Function) -> None:
         group, first = f["task"] % f["n_groups"], f["task"] // f["n_groups"] * TOKENS_PER_CHUNK
         n_tokens = f.min(f["n_tokens"] - first, TOKENS_PER_CHUNK)
-        results = f["panels"] + f["thread"] * f["panel_bytes"]
-        panel = results + 4 * GROUP * TOKENS_PER_CHUNK
+        results = f["strips"] + f["thread"] * f["strip_bytes"]
+        strip = results + 4 * GROUP * TOKENS_PER_CHUNK
         with f.loop(f["n_in"] * GROUP, step=isa.lanes) as i:
-            f.store(load(f, group_address(f, group) + i * width, isa.lanes), panel + i * 4)
+            f.store(load(f, group_address(f, group) + i * width, isa.lanes), strip + i * 4)
         x = f["x"] + first * f["n_in"] * 4
         call_product(
-            f, product, x, panel, results,
+            f, product, x, strip, results,
             n_rows=n_tokens, n_k=f["n_in"],
             a_row_bytes=f["n_in"] * 4, a_k_bytes=4, b_bytes=4 * GROUP, out_bytes=4 * GROUP,
         )  # fmt: skip

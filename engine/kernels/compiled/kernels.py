@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.kernels.compiled import attention, decode_attention, elementwise, store_rows
 from engine.kernels.compiled.calls import Operation, Recorder, Recording
 from engine.kernels.compiled.isa import InstructionSet
@@ -20,7 +21,7 @@ from engine.kernels.compiled.recurrent import RecurrentKernels
 from engine.kernels.compiled.scratch import Scratch
 from engine.kernels.compiled.spinning_team import SpinningTeam
 from engine.kernels.compiled.team import MAX_TASKS
-from engine.kernels.interface import F32, Matrix, Repeat, RopeTable
+from engine.kernels.interface import Matrix, Repeat, RopeTable
 from engine.kernels.kv_types import KV_TYPES, KVRows, RowSpan, values_per_head
 from engine.kernels.layout import Layout
 from engine.kernels.matrices import PackedMatrix, Part

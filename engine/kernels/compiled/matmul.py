@@ -1,7 +1,7 @@
 """Products of activations and quantized weights.
 
-One token (decode) streams the records through registers: the machine's memory is the limit. Several tokens (prefill)
-unpack a group of rows into a *panel* once, and multiply it with tiles of tokens: the arithmetic is the limit.
+One token (decode) streams the bricks through registers: the machine's memory is the limit. Several tokens (prefill)
+unpack a group of rows into a *strip* once, and multiply it with tiles of tokens: the arithmetic is the limit.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled.activations import TOKENS_PER_TASK, Activations, write_quantize
+from engine.kernels.compiled.bricks import BrickReader, Halves
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i8, i16, i32, i64, ptr
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.operation import Array, Operations, divided
-from engine.kernels.compiled.records import Halves, RecordReader
 from engine.kernels.layout import BLOCK, GROUP, Layout
 
-TOKENS_PER_CHUNK = 128  # tokens that a panel meets before it is given up: their activations stay in the L2 cache
+TOKENS_PER_CHUNK = 128  # tokens that a strip meets before it is given up: their activations stay in the L2 cache
 PARAMETERS = {
     "part": ptr,  # see PART
     "x": Array.READ,  # float32 (n_tokens, n_in)
@@ -27,9 +27,9 @@ PARAMETERS = {
     "out_offset": i64,  # bytes of the rows before this part's
     "out_bytes": i64,  # from one token to the next
     "activations": Array.LASTING,  # see activations.activation_nbytes; unused where nothing is quantized
-    "panels": Array.LASTING,  # one for each thread
+    "strips": Array.LASTING,  # one for each thread
 }
-PART = ("weight", "n_in", "n_out", "group_bytes", "panel_bytes")
+PART = ("weight", "n_in", "n_out", "group_bytes", "strip_bytes")
 """What is the same for every product with a part of a matrix: int64, in memory that `part` points to."""
 _TASK_BYTES = 1 << 14  # of weights, that one task of a matrix-vector product reads
 _AHEAD = 2048  # bytes: how far before they are used weights are asked for, beyond the page where processors stop
@@ -58,8 +58,8 @@ def matmul_tasks(f: Function) -> Value:
     return f["n_groups"] * divided(f, f["n_tokens"], TOKENS_PER_CHUNK)
 
 
-def panel_nbytes(n_in: int, *, wide: bool, n_runs: int) -> int:
-    """Return the bytes of a panel: the steps, then the scales and the minima in float32."""
+def strip_nbytes(n_in: int, *, wide: bool, n_runs: int) -> int:
+    """Return the bytes of a strip: the steps, then the scales and the minima in float32."""
     return n_in // BLOCK * GROUP * (BLOCK * (2 if wide else 1) + 8 * n_runs)
 
 
@@ -68,7 +68,7 @@ def write_matmul(module: Module, isa: InstructionSet, layout: Layout, *, n_digit
 
     With two digits, activations are rounded twice: what the first rounding lost meets the weights as well.
     """
-    reader = RecordReader(layout, isa)
+    reader = BrickReader(layout, isa)
     operations = Operations(module, isa)
     # half of the registers for sums; the other half is for totals, weights and activations
     most_tokens = min(8, isa.n_registers // 2 // reader.n_halves) // n_digits
@@ -94,9 +94,9 @@ def write_matmul(module: Module, isa: InstructionSet, layout: Layout, *, n_digit
     def matmul(f: Function) -> None:
         group, first = f["task"] % f["n_groups"], f["task"] // f["n_groups"] * TOKENS_PER_CHUNK
         stop = f.min(first + TOKENS_PER_CHUNK, f["n_tokens"])
-        panel = f["panels"] + f["thread"] * f["panel_bytes"]
+        strip = f["strips"] + f["thread"] * f["strip_bytes"]
         n_blocks = f["n_in"] // BLOCK
-        f.call(unpack, f["weight"] + group * f["group_bytes"], panel, n_blocks)
+        f.call(unpack, f["weight"] + group * f["group_bytes"], strip, n_blocks)
         x = Activations.at(f["activations"], reader, f["n_tokens"] * n_digits, f["n_in"])
         row = group * GROUP
         at = f.variable(first)
@@ -105,16 +105,16 @@ def write_matmul(module: Module, isa: InstructionSet, layout: Layout, *, n_digit
             with f.loop(stop - (n - 1), start, n) as token:
                 of = x.token(token * n_digits)
                 out = f["out"] + (token * f["out_bytes"] + row * 4)
-                f.call(tile, panel, of.values, of.scales, of.sums, out, f["n_in"], f["out_bytes"], f["n_out"] - row)
+                f.call(tile, strip, of.values, of.scales, of.sums, out, f["n_in"], f["out_bytes"], f["n_out"] - row)
             at.set(start + (stop - start) // n * n)
 
     def take_row(f: Function) -> None:
         """Write a row of the matrix, which number `x` gives, as float32."""
         row = f.load(i32, f["x"] + f["task"] * 4).to(i64)
-        panel = f["panels"] + f["thread"] * f["panel_bytes"]
+        strip = f["strips"] + f["thread"] * f["strip_bytes"]
         n_blocks = f["n_in"] // BLOCK
-        f.call(unpack, f["weight"] + row // GROUP * f["group_bytes"], panel, n_blocks)
-        _write_row(f, Panel(reader, panel, n_blocks), row % GROUP, f["out"] + f["task"] * f["out_bytes"])
+        f.call(unpack, f["weight"] + row // GROUP * f["group_bytes"], strip, n_blocks)
+        _write_row(f, Strip(reader, strip, n_blocks), row % GROUP, f["out"] + f["task"] * f["out_bytes"])
 
     quantizing = (lambda f: divided(f, f["n_tokens"], TOKENS_PER_TASK), quantize)
     operations.add("matvec", PARAMETERS, [quantizing, (matvec_tasks, matvec)], complete)
@@ -123,10 +123,10 @@ def write_matmul(module: Module, isa: InstructionSet, layout: Layout, *, n_digit
 
 
 @dataclass(frozen=True)
-class Panel:
+class Strip:
     """A group of rows, unpacked: the steps of all blocks, the scales, the minima."""
 
-    reader: RecordReader
+    reader: BrickReader
     base: Value
     n_blocks: Value
 
@@ -148,32 +148,32 @@ class Panel:
         return self.scales(block + self.n_blocks)
 
 
-def _write_unpack(module: Module, reader: RecordReader) -> llvm_ir.Function:
-    f = module.function("unpack", {"group": ptr, "panel": ptr, "n_blocks": i64})
-    panel = Panel(reader, f["panel"], f["n_blocks"])
+def _write_unpack(module: Module, reader: BrickReader) -> llvm_ir.Function:
+    f = module.function("unpack", {"group": ptr, "strip": ptr, "n_blocks": i64})
+    strip = Strip(reader, f["strip"], f["n_blocks"])
     register_bytes = 4 * reader.isa.lanes
-    for block, record, head in reader.blocks(f, f["group"], f["n_blocks"]):
+    for block, brick, head in reader.blocks(f, f["group"], f["n_blocks"]):
         for run in range(reader.layout.n_runs):
-            for step, registers in reader.steps(f, record, run):
+            for step, registers in reader.steps(f, brick, run):
                 for half, register in enumerate(registers):
-                    f.store(register, panel.steps(block) + (64 * step + register_bytes * half))
-            scales, minima = reader.scales(f, record, head, run)
+                    f.store(register, strip.steps(block) + (64 * step + register_bytes * half))
+            scales, minima = reader.scales(f, brick, head, run)
             for half, scale in enumerate(scales):
-                f.store(scale, panel.scales(block) + (4 * GROUP * run + register_bytes * half))
+                f.store(scale, strip.scales(block) + (4 * GROUP * run + register_bytes * half))
             for half, minimum in enumerate(minima):
-                f.store(minimum, panel.minima(block) + (4 * GROUP * run + register_bytes * half))
+                f.store(minimum, strip.minima(block) + (4 * GROUP * run + register_bytes * half))
     return f.finish()
 
 
-def _write_tile(module: Module, reader: RecordReader, n_tokens: int, n_digits: int) -> llvm_ir.Function:
-    """Write the product of a panel and a few tokens, all sums in registers."""
+def _write_tile(module: Module, reader: BrickReader, n_tokens: int, n_digits: int) -> llvm_ir.Function:
+    """Write the product of a strip and a few tokens, all sums in registers."""
     isa, layout = reader.isa, reader.layout
-    parameters = {"panel": ptr, "values": ptr, "scales": ptr, "sums": ptr, "out": ptr}
+    parameters = {"strip": ptr, "values": ptr, "scales": ptr, "sums": ptr, "out": ptr}
     counts = {"n_in": i64, "out_bytes": i64, "n_rows": i64}
     f = module.function(f"tile_{n_tokens}", parameters | counts)
     f.function.attributes.add("noinline")
     n_blocks = f["n_in"] // BLOCK
-    panel = Panel(reader, f["panel"], n_blocks)
+    strip = Strip(reader, f["strip"], n_blocks)
     x = Activations(reader, f["values"], f["scales"], f["sums"], f["n_in"])
     tokens = [x.token(f.constant(i64, t)) for t in range(n_tokens * n_digits)]
     value_bytes, scale_bytes, sum_bytes = x.block_bytes()
@@ -187,7 +187,7 @@ def _write_tile(module: Module, reader: RecordReader, n_tokens: int, n_digits: i
             steps = range(run * steps_per_run, (run + 1) * steps_per_run)
             products = (
                 (
-                    [f.load(reader.step_type, panel.steps(block) + (64 * step + register_bytes * h)) for h in halves],
+                    [f.load(reader.step_type, strip.steps(block) + (64 * step + register_bytes * h)) for h in halves],
                     [_broadcast(f, reader, value + 4 * step) for value in values],
                 )
                 for step in steps
@@ -195,9 +195,9 @@ def _write_tile(module: Module, reader: RecordReader, n_tokens: int, n_digits: i
             sums = reader.sum_of_products(f, products, len(tokens))
             place = 4 * GROUP * run
             for h in halves:
-                weight_scale = f.load(isa.f32s, panel.scales(block) + (place + register_bytes * h))
+                weight_scale = f.load(isa.f32s, strip.scales(block) + (place + register_bytes * h))
                 if reader.has_minimum:
-                    minimum = f.load(isa.f32s, panel.minima(block) + (place + register_bytes * h))
+                    minimum = f.load(isa.f32s, strip.minima(block) + (place + register_bytes * h))
                 for t, token in enumerate(tokens):
                     scale = f.load(f32, token.scales + block * scale_bytes).splat(isa.lanes)
                     dot = sums[t][h].to(isa.f32s) * scale
@@ -211,23 +211,23 @@ def _write_tile(module: Module, reader: RecordReader, n_tokens: int, n_digits: i
     return f.finish()
 
 
-def _write_matvec(f: Function, reader: RecordReader, group: Value, digits: Sequence[Activations]) -> Halves:
+def _write_matvec(f: Function, reader: BrickReader, group: Value, digits: Sequence[Activations]) -> Halves:
     """Write the product of one group of rows and one token."""
     isa, layout = reader.isa, reader.layout
     value_bytes, scale_bytes, sum_bytes = digits[0].block_bytes()
     totals = [f.variable(f.constant(isa.f32s, 0.0)) for _ in range(reader.n_halves)]
-    for block, record, head in reader.blocks(f, group, digits[0].n_in // BLOCK):
-        for line in range(0, layout.record_bytes, 64):
-            f.prefetch(record + (_AHEAD + line))
+    for block, brick, head in reader.blocks(f, group, digits[0].n_in // BLOCK):
+        for line in range(0, layout.brick_bytes, 64):
+            f.prefetch(brick + (_AHEAD + line))
         values = [digit.values + block * value_bytes for digit in digits]
         x_scales = [f.load(f32, digit.scales + block * scale_bytes).splat(isa.lanes) for digit in digits]
         for run in range(layout.n_runs):
             products = (
                 (weights, [_broadcast(f, reader, value + 4 * step) for value in values])
-                for step, weights in reader.steps(f, record, run)
+                for step, weights in reader.steps(f, brick, run)
             )
             sums = reader.sum_of_products(f, products, len(digits))
-            scales, minima = reader.scales(f, record, head, run)
+            scales, minima = reader.scales(f, brick, head, run)
             for h, total in enumerate(totals):
                 value = total.get()
                 for i, digit in enumerate(digits):
@@ -240,12 +240,12 @@ def _write_matvec(f: Function, reader: RecordReader, group: Value, digits: Seque
     return [total.get() for total in totals]
 
 
-def _broadcast(f: Function, reader: RecordReader, activations: Value) -> Value:
+def _broadcast(f: Function, reader: BrickReader, activations: Value) -> Value:
     """Return a register full of four activations (or two of 16 bits)."""
     return f.load(i32, activations).splat(reader.isa.lanes).bits(reader.step_type)
 
 
-def _write_store(f: Function, reader: RecordReader, registers: Halves, out: Value, n_rows: Value) -> None:
+def _write_store(f: Function, reader: BrickReader, registers: Halves, out: Value, n_rows: Value) -> None:
     """Store 16 results, or as many as there are rows in the last group."""
     register_bytes = 4 * reader.isa.lanes
     with f.either(n_rows >= GROUP) as (whole, part):
@@ -260,20 +260,20 @@ def _write_store(f: Function, reader: RecordReader, registers: Halves, out: Valu
                 f.store(f.load(f32, spare + row * 4), out + row * 4)
 
 
-def _write_row(f: Function, panel: Panel, row: Value, out: Value) -> None:
-    """Write the weights of one row of a panel as float32."""
-    reader = panel.reader
+def _write_row(f: Function, strip: Strip, row: Value, out: Value) -> None:
+    """Write the weights of one row of a strip as float32."""
+    reader = strip.reader
     element, width = (i16, 2) if reader.wide else (i8, 1)
     per_step = 4 // width
-    with f.loop(panel.n_blocks) as block:
+    with f.loop(strip.n_blocks) as block:
         for run in range(reader.layout.n_runs):
             place = row * 4 + 4 * GROUP * run
-            scale = f.load(f32, panel.scales(block) + place)
-            minimum = f.load(f32, panel.minima(block) + place) if reader.has_minimum else None
+            scale = f.load(f32, strip.scales(block) + place)
+            minimum = f.load(f32, strip.minima(block) + place) if reader.has_minimum else None
             n_steps = reader.n_steps // reader.layout.n_runs
             for step in range(run * n_steps, (run + 1) * n_steps):
                 for i in range(per_step):
-                    raw = f.load(element, panel.steps(block) + (row * 4 + (64 * step + width * i)))
+                    raw = f.load(element, strip.steps(block) + (row * 4 + (64 * step + width * i)))
                     value = (raw.unsigned_to(i32) if reader.has_offset else raw.to(i32)).to(f32)
                     weight = f.fma(value, scale, minimum) if minimum is not None else value * scale
                     column = 4 * (step // 2) + step % 2 + 2 * i if reader.wide else 4 * step + i

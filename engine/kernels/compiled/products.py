@@ -11,15 +11,16 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.kernels.compiled import float_matmul, matmul
 from engine.kernels.compiled.activations import activation_nbytes
+from engine.kernels.compiled.bricks import BrickReader
 from engine.kernels.compiled.calls import link_operations
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.library import Library
-from engine.kernels.compiled.records import RecordReader
 from engine.kernels.compiled.scratch import Scratch
 from engine.kernels.compiled.spinning_team import SpinningTeam
-from engine.kernels.interface import F32, Matrix
+from engine.kernels.interface import Matrix
 from engine.kernels.layout import Layout
 from engine.kernels.matrices import PackedMatrix, Part
 
@@ -33,19 +34,19 @@ class Products(ABC):
         self._operations = link_operations(library, f"matmul_{name}", write, signatures)
         self._team = team
         self.n_threads = team.n_threads
-        self._activations, self._panels = Scratch(), Scratch()
+        self._activations, self._strips = Scratch(), Scratch()
 
     @abstractmethod
     def activation_nbytes(self, n_tokens: int, n_in: int) -> int:
         """Return the size of quantized activations; 0 where they are not."""
 
     @abstractmethod
-    def panel_nbytes(self, n_in: int) -> int:
-        """Return the size of a thread's panel."""
+    def strip_nbytes(self, n_in: int) -> int:
+        """Return the size of a thread's strip."""
 
     def bind(self, part: Part, *, offset: int) -> BoundPart:
         """Return a part ready for products, whose results go to the columns of the output from `offset` on."""
-        sizes = [part.data.ctypes.data, part.n_in, part.n_out, part.data.shape[1], self.panel_nbytes(part.n_in)]
+        sizes = [part.data.ctypes.data, part.n_in, part.n_out, part.data.shape[1], self.strip_nbytes(part.n_in)]
         activations = np.empty(self.activation_nbytes(1, part.n_in), np.uint8)
         return BoundPart(self, part, np.array(sizes, np.int64), activations, offset)
 
@@ -57,14 +58,14 @@ class Products(ABC):
         else:
             operation = self._operations["matmul"]
             activations = self._activations.of(self.activation_nbytes(n_tokens, part.n_in))
-        panels = self._panels.of(part.panels_nbytes)
-        self._team.do(operation, part.address, x, out, n_tokens, part.out_offset, 4 * n_out, activations, panels)
+        strips = self._strips.of(part.strips_nbytes)
+        self._team.do(operation, part.address, x, out, n_tokens, part.out_offset, 4 * n_out, activations, strips)
 
     def take_rows(self, part: BoundPart, rows: NDArray[np.int32], out: F32) -> None:
         """Write rows of a part, by their numbers, to out (len(rows), n_in)."""
-        panels = self._panels.of(part.panels_nbytes)
+        strips = self._strips.of(part.strips_nbytes)
         operation = self._operations["take_rows"]
-        self._team.do(operation, part.address, rows, out, len(rows), 0, 4 * part.n_in, panels, panels)
+        self._team.do(operation, part.address, rows, out, len(rows), 0, 4 * part.n_in, strips, strips)
 
 
 class BoundPart:
@@ -81,7 +82,7 @@ class BoundPart:
         self.products = products
         self.n_in = part.n_in
         self.activations = activations  # scratch memory for those of one token
-        self.panels_nbytes = int(description[-1]) * products.n_threads
+        self.strips_nbytes = int(description[-1]) * products.n_threads
         self.out_offset = 4 * offset
         self._memory = part.data, description
         self.address = description.ctypes.data
@@ -109,18 +110,18 @@ class BoundMatrix(Matrix):
 
 def digits_for(part: Part, isa: InstructionSet) -> int:
     """Return how many digits the activations have that meet a part: see `activations`."""
-    if isinstance(part.kind, str) or RecordReader(part.kind, isa).wide:
+    if isinstance(part.kind, str) or BrickReader(part.kind, isa).wide:
         return 1
     return 2 if part.precise else 1
 
 
 class QuantizedProducts(Products):
-    """Products with records of small integers."""
+    """Products with bricks of small integers."""
 
     def __init__(self, library: Library, team: SpinningTeam, layout: Layout, n_digits: int) -> None:
         # what a layout means is not in the sources that name the cache's folder
         name = f"{layout.name}-{xxhash.xxh3_64_hexdigest(repr(layout).encode())}"
-        self._wide = RecordReader(layout, library.isa).wide
+        self._wide = BrickReader(layout, library.isa).wide
         self._n_digits = n_digits
         if n_digits > 1:
             name = f"{name}-{n_digits}"
@@ -130,8 +131,8 @@ class QuantizedProducts(Products):
     def activation_nbytes(self, n_tokens: int, n_in: int) -> int:
         return activation_nbytes(n_tokens * self._n_digits, n_in, wide=self._wide, n_runs=self._n_runs)
 
-    def panel_nbytes(self, n_in: int) -> int:
-        return matmul.panel_nbytes(n_in, wide=self._wide, n_runs=self._n_runs)
+    def strip_nbytes(self, n_in: int) -> int:
+        return matmul.strip_nbytes(n_in, wide=self._wide, n_runs=self._n_runs)
 
 
 class FloatProducts(Products):
@@ -143,5 +144,5 @@ class FloatProducts(Products):
     def activation_nbytes(self, n_tokens: int, n_in: int) -> int:
         return 0
 
-    def panel_nbytes(self, n_in: int) -> int:
-        return float_matmul.panel_nbytes(n_in)
+    def strip_nbytes(self, n_in: int) -> int:
+        return float_matmul.strip_nbytes(n_in)

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from engine.arrays import F32
 from engine.kernels.compiled import chunks, delta_net, selective_scan, short_conv, ssd, wkv7
 from engine.kernels.compiled.calls import Operation, link_operations
 from engine.kernels.compiled.isa import InstructionSet
@@ -14,7 +15,6 @@ from engine.kernels.compiled.library import Library
 from engine.kernels.compiled.operation import Parameters
 from engine.kernels.compiled.scratch import Scratch
 from engine.kernels.compiled.spinning_team import SpinningTeam
-from engine.kernels.interface import F32
 from engine.kernels.reference_recurrent import RecurrentReference
 
 

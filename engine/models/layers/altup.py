@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.kernels import F32, Kernels
+from engine.arrays import F32
+from engine.kernels import Kernels
 from engine.memory import LayerMemory
 from engine.models.layers.linear import Linear
 from engine.models.layers.norm import Norm

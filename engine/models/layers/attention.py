@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.kernels import F32
+from engine.arrays import F32
 from engine.memory import AttentionRows, LayerMemory
 from engine.models.config import AttentionConfig
 from engine.models.layers.linear import Linear

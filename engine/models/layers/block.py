@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.kernels import F32, Kernels
+from engine.arrays import F32
+from engine.kernels import Kernels
 from engine.memory import LayerMemory
 from engine.models.layers.ffn import FeedForward
 from engine.models.layers.norm import Norm

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kernels import F32, Matrix
+from engine.arrays import F32
+from engine.kernels import Matrix
 from engine.memory import LayerMemory, LayerState, RecurrentState
 from engine.models.layers.norm import Norm
 from engine.models.layers.ubatch import Ubatch

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.kernels import F32, Kernels
+from engine.arrays import F32
+from engine.kernels import Kernels
 from engine.models.layers.linear import Linear
 from engine.models.weights import Weights
 

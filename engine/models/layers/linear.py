@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.kernels import F32, Kernels, Matrix
+from engine.arrays import F32
+from engine.kernels import Kernels, Matrix
 from engine.models.weights import Weights, constant
 
 

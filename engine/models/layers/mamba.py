@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.kernels import F32, Matrix
+from engine.arrays import F32
+from engine.kernels import Matrix
 from engine.memory import LayerMemory, LayerState, RecurrentState
 from engine.models.layers.norm import Norm
 from engine.models.layers.ubatch import Ubatch

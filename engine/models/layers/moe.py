@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kernels import F32, Kernels
+from engine.arrays import F32
+from engine.kernels import Kernels
 from engine.models.config import ExpertsConfig, Gating
 from engine.models.layers.ffn import Activation, GatedFFN
 from engine.models.layers.linear import Linear

@@ -7,7 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from engine.kernels import F32, Kernels
+from engine.arrays import F32
+from engine.kernels import Kernels
 from engine.models.weights import Weights, constant
 
 

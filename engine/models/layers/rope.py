@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kernels import F32, RopeTable
+from engine.arrays import F32
+from engine.kernels import RopeTable
 from engine.models.config import RopeConfig, YarnConfig
 from engine.models.weights import Weights
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.kernels import F32, Kernels, Matrix
+from engine.arrays import F32
+from engine.kernels import Kernels, Matrix
 from engine.memory import LayerMemory, LayerState, RecurrentState
 from engine.models.layers.norm import Norm
 from engine.models.layers.ubatch import Layer, Ubatch

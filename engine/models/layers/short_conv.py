@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.kernels import F32, Matrix
+from engine.arrays import F32
+from engine.kernels import Matrix
 from engine.memory import LayerMemory, LayerState, RecurrentState
 from engine.models.layers.ubatch import Ubatch
 from engine.models.weights import Weights

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kernels import F32, Kernels, RopeTable
+from engine.arrays import F32
+from engine.kernels import Kernels, RopeTable
 from engine.memory import LayerMemory, Memory
 from engine.models.layers.rope import Rope
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.slot.failures import DamagedError
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.failures import DamagedError
+from engine.slot.file.slot_file import SlotFile
 
 
 def verify(path: Path | str) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from engine.errors import DormouseError, SlotFileError
-from engine.slot.slot_file import SlotFile
+from engine.slot.file.slot_file import SlotFile
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Rows with checksums, and totals that give away what is missing."""
+"""Records with checksums, and totals that give away what is missing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
-from engine.slot.connection import Connection
-from engine.slot.failures import DamagedError
-from engine.slot.schema import TABLES, TOTALS_ID, Value, checksum
+from engine.slot.file.connection import Connection
+from engine.slot.file.failures import DamagedError
+from engine.slot.file.schema import TABLES, TOTALS_ID, Value, checksum
 
 _MAX_MISSES = 5_000  # in a row, after which there is nothing more to be found
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row without its payload; `intact` says that its checksum and types are right."""
+class RawRecord:
+    """A record (a row of a table, in SQL's words) without its payload; `intact`: its checksum and types are right."""
 
     id: int
     values: Mapping[str, Any]
@@ -33,15 +33,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Scan:
-    """The rows of a table that could be read, by ascending id; `whole` says that none is missing or outdated."""
+    """The records of a table that could be read, by ascending id; `whole` says that none is missing or outdated."""
 
-    rows: list[Row]
+    records: list[RawRecord]
     whole: bool
 
 
 @dataclass(frozen=True)
 class Total:
-    """What a table should hold; `xor` is that of the checksums of its rows. Ids up to `last_id` are used up."""
+    """What a table should hold; `xor` is that of the checksums of its records. Ids up to `last_id` are used up."""
 
     count: int = 0
     last_id: int = 0
@@ -56,18 +56,18 @@ class Total:
         return Total(self.count - 1, self.last_id, self.xor ^ xxh3)
 
 
-class RowStore:
-    """Reads and writes the rows of the tables in `schema.TABLES`."""
+class RecordStore:
+    """Reads and writes the records of the tables in `schema.TABLES`."""
 
     def __init__(self, connection: Connection) -> None:
-        self.bytes_written = 0  # of all rows in committed transactions
+        self.bytes_written = 0  # of all records in committed transactions
         self._connection = connection
         self._columns = {table: self._read_columns(table) for table in TABLES}
         self._totals = self._read_totals()
 
     def scan(self, table: str) -> Scan:
-        """Read all rows of a table without their payload, around what can't be read."""
-        rows: list[Row] = []
+        """Read all records of a table without their payload, around what can't be read."""
+        rows: list[RawRecord] = []
         whole = True
         try:
             for row in self.select(table, "ORDER BY id"):
@@ -80,17 +80,17 @@ class RowStore:
             rows += self._probe(table, rows[-1].id + 1 if rows else 1)
         return Scan(rows, whole and self._adds_up(table, rows))
 
-    def select(self, table: str, clause: str, parameters: tuple[Value, ...] = ()) -> Iterator[Row]:
-        """Yield the rows of a table that fit an SQL clause, without their payload."""
+    def select(self, table: str, clause: str, parameters: tuple[Value, ...] = ()) -> Iterator[RawRecord]:
+        """Yield the records of a table that fit an SQL clause, without their payload."""
         names = self._columns[table]
         columns = ", ".join(f'"{name}"' for name in names)
         for found in self._connection.query(f'SELECT id, {columns} FROM "{table}" {clause}', parameters):
             # a file of an earlier layout, opened for reading only, has no values for some columns
             values = dict.fromkeys(TABLES[table].columns) | dict(zip(names, found[1:], strict=True))
             intact = TABLES[table].has_valid_types(values) and checksum(table, values) == values.get("xxh3")
-            yield Row(found[0], values, intact)
+            yield RawRecord(found[0], values, intact)
 
-    def read(self, table: str, id: int) -> Row | None:
+    def read(self, table: str, id: int) -> RawRecord | None:
         """Read one row without its payload, None if there is none."""
         return next(self.select(table, "WHERE id = ?", (id,)), None)
 
@@ -184,9 +184,9 @@ class RowStore:
         names = [str(column[1]) for column in self._connection.query(f'PRAGMA table_info("{table}")')]
         return [name for name in names if name not in payload]
 
-    def _probe(self, table: str, first: int) -> list[Row]:
-        """Read the rows from id `first` on one by one."""
-        rows: list[Row] = []
+    def _probe(self, table: str, first: int) -> list[RawRecord]:
+        """Read the records from id `first` on one by one."""
+        rows: list[RawRecord] = []
         ids = count(first) if self._totals is None else range(first, self._total(table).last_id + 1)
         misses = 0
         for id in ids:
@@ -201,7 +201,7 @@ class RowStore:
                 break
         return rows
 
-    def _adds_up(self, table: str, rows: list[Row]) -> bool:
+    def _adds_up(self, table: str, rows: list[RawRecord]) -> bool:
         if self._totals is None:
             return False
         total, found = self._total(table), Total()

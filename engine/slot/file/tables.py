@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from engine.slot import mapping
-from engine.slot.connection import Connection
-from engine.slot.row_store import RowStore
+from engine.slot.file import mapping
+from engine.slot.file.connection import Connection
+from engine.slot.file.record_store import RecordStore
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Tables:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._rows = RowStore(connection)
+        self._raw = RecordStore(connection)
         self._damaged: set[str] = set()
 
     @property
@@ -50,11 +50,11 @@ class Tables:
     @property
     def bytes_written(self) -> int:
         """Bytes of all rows written since the file was opened, without SQLite's own."""
-        return self._rows.bytes_written
+        return self._raw.bytes_written
 
     def transaction(self) -> AbstractContextManager[None]:
         """Commit everything done inside at once, or nothing of it."""
-        return self._rows.transaction()
+        return self._raw.transaction()
 
     def _records(self, table: str, build: Callable[[mapping.Values], T]) -> list[T]:
         records = []
@@ -66,7 +66,7 @@ class Tables:
         return records
 
     def _intact(self, table: str) -> Iterator[mapping.Values]:
-        scan = self._rows.scan(table)
-        if not scan.whole or not all(row.intact for row in scan.rows):
+        scan = self._raw.scan(table)
+        if not scan.whole or not all(row.intact for row in scan.records):
             self._damaged.add(table)
-        return (row.values for row in scan.rows if row.intact)
+        return (row.values for row in scan.records if row.intact)

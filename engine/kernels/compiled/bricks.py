@@ -1,4 +1,4 @@
-"""Reading the records of a layout in registers."""
+"""Reading the bricks of a layout in registers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Halves = list[Value]  # the 16 rows of a group, in as many registers as they tak
 
 
 @dataclass(frozen=True)
-class RecordReader:
-    """Writes the instructions that take the records of a layout apart, for one instruction set.
+class BrickReader:
+    """Writes the instructions that take the bricks of a layout apart, for one instruction set.
 
     What comes out is ready for `InstructionSet.dot`: *steps* of 64 bytes, for each of the 16 rows four weights of
     8 bits or (`wide`) two of 16 bits. In wide steps the first and third of four inputs come before the second and
@@ -60,21 +60,21 @@ class RecordReader:
         return self.layout.has_minimum or self.zero_point != 0
 
     def blocks(self, f: Function, group: Value, n_blocks: Value) -> Iterator[tuple[Value, Value, Value]]:
-        """Write a loop over a group's blocks; yields the block's index, its record and its head, once.
+        """Write a loop over a group's blocks; yields the block's index, its brick and its head, once.
 
         What is written before the iterator is asked again is the loop's body.
         """
         layout = self.layout
         if not layout.has_head:
             with f.loop(n_blocks) as block:
-                yield block, group + block * layout.record_bytes, group
+                yield block, group + block * layout.brick_bytes, group
             return
-        superblock_bytes = layout.head_bytes + SUPERBLOCK * layout.record_bytes
+        superblock_bytes = layout.head_bytes + SUPERBLOCK * layout.brick_bytes
         with f.loop(n_blocks // SUPERBLOCK) as superblock:
             head = group + superblock * superblock_bytes
             with f.loop(SUPERBLOCK) as block:
-                record = head + (block * layout.record_bytes + layout.head_bytes)
-                yield superblock * SUPERBLOCK + block, record, head
+                brick = head + (block * layout.brick_bytes + layout.head_bytes)
+                yield superblock * SUPERBLOCK + block, brick, head
 
     def sum_of_products(self, f: Function, steps: Iterable[tuple[Halves, list[Value]]], n_tokens: int) -> list[Halves]:
         """Return the sums of products of a run's weights and activations as int32, for each token and half.
@@ -103,11 +103,11 @@ class RecordReader:
                 into[half] = added if before is None else before + added
                 line[half] = self.isa.dot_accumulator(f, wide=self.wide)
 
-    def steps(self, f: Function, record: Value, run: int) -> Iterator[tuple[int, Halves]]:
+    def steps(self, f: Function, brick: Value, run: int) -> Iterator[tuple[int, Halves]]:
         """Yield the number of each step of a run, and its registers."""
         layout = self.layout
-        low = _Plane(self, f, record, layout.low_bits)
-        high = _Plane(self, f, record + layout.low_bytes, layout.high_bits) if layout.high_bits else None
+        low = _Plane(self, f, brick, layout.low_bits)
+        high = _Plane(self, f, brick + layout.low_bytes, layout.high_bits) if layout.high_bits else None
         steps_per_run = layout.run // 4
         for step in range(run * steps_per_run, (run + 1) * steps_per_run):
             values = low.values(step, at=0)
@@ -127,11 +127,11 @@ class RecordReader:
             values = self.isa.look_up(f, self.layout.table, values)
         return values ^ -128 if self.has_offset else values
 
-    def scales(self, f: Function, record: Value, head: Value, run: int) -> tuple[Halves, Halves]:
+    def scales(self, f: Function, brick: Value, head: Value, run: int) -> tuple[Halves, Halves]:
         """Return a run's scales and minima as float32; no minima where there are none."""
         scales, minima = [], []
         for half in range(self.n_halves):
-            scale, minimum = self._stored_scales(f, record, run, half)
+            scale, minimum = self._stored_scales(f, brick, run, half)
             if self.layout.has_head:
                 factors = [
                     f.load(vec(f16, self.isa.lanes), head + 2 * (GROUP * i + self.isa.lanes * half)).to(self.isa.f32s)
@@ -148,21 +148,21 @@ class RecordReader:
                 minima.append(minimum)
         return scales, minima
 
-    def _stored_scales(self, f: Function, record: Value, run: int, half: int) -> tuple[Value, Value | None]:
+    def _stored_scales(self, f: Function, brick: Value, run: int, half: int) -> tuple[Value, Value | None]:
         layout, lanes, f32s = self.layout, self.isa.lanes, self.isa.f32s
         place = layout.value_bytes + (GROUP * run + lanes * half) * (2 if layout.scale == "f16" else 1)
 
         def load(offset: int) -> Value:
             if layout.scale == "f16":
-                return f.load(vec(f16, lanes), record + offset).to(f32s)
-            return f.load(vec(i8, lanes), record + offset).to(vec(i32, lanes)).to(f32s)
+                return f.load(vec(f16, lanes), brick + offset).to(f32s)
+            return f.load(vec(i8, lanes), brick + offset).to(vec(i32, lanes)).to(f32s)
 
         match layout.scale:
             case "u4":
-                both = f.load(vec(i8, lanes), record + place).unsigned_to(vec(i32, lanes))
+                both = f.load(vec(i8, lanes), brick + place).unsigned_to(vec(i32, lanes))
                 return (both & 15).to(f32s), both.unsigned_shift(4).to(f32s)
             case "e8m0":
-                exponent = f.load(vec(i8, lanes), record + place).unsigned_to(vec(i32, lanes))
+                exponent = f.load(vec(i8, lanes), brick + place).unsigned_to(vec(i32, lanes))
                 # 2 ** (e - 128), below the normal numbers for the two smallest
                 tiny = f.constant(vec(i32, lanes), 1 << 21) << exponent
                 return f.select(exponent < 2, tiny, (exponent - 1) << 23).bits(f32s), None
@@ -173,7 +173,7 @@ class RecordReader:
 class _Plane:
     """Writes the instructions that unpack a plane, step by step."""
 
-    def __init__(self, reader: RecordReader, f: Function, address: Value, bits: int) -> None:
+    def __init__(self, reader: BrickReader, f: Function, address: Value, bits: int) -> None:
         self._reader = reader
         self._f = f
         self._address = address

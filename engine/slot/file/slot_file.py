@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Self
 
 from engine.errors import SlotFileError
-from engine.slot import mapping
-from engine.slot.connection import Connection
-from engine.slot.failures import DamagedError, UnfinishedError, told
-from engine.slot.schema import TABLES
-from engine.slot.state_tables import StateTables
-from engine.slot.transcript_tables import TranscriptTables
+from engine.slot.file import mapping
+from engine.slot.file.connection import Connection
+from engine.slot.file.failures import DamagedError, UnfinishedError, told
+from engine.slot.file.schema import TABLES
+from engine.slot.file.state_tables import StateTables
+from engine.slot.file.transcript_tables import TranscriptTables
 
 
 class SlotFile(TranscriptTables, StateTables):
@@ -82,8 +82,8 @@ class SlotFile(TranscriptTables, StateTables):
     def sizes(self) -> dict[str, int]:
         """Return bytes: of the file, of its unused pages, and of what is stored in it, by kind."""
         page = self._connection.pragma("page_size")
-        text = (row.values.get("text") for row in self._rows.scan("message").rows)
-        ids = (row.values.get("token_ids") for table in ("content", "segment") for row in self._rows.scan(table).rows)
+        text = (row.values.get("text") for row in self._raw.scan("message").records)
+        ids = (row.values.get("token_ids") for table in ("content", "segment") for row in self._raw.scan(table).records)
         return {
             "file": page * self._connection.pragma("page_count"),
             "unused": page * self._connection.pragma("freelist_count"),
@@ -132,17 +132,17 @@ class SlotFile(TranscriptTables, StateTables):
         with SlotFile.open(path) as copy, copy.transaction():
             for message in self.messages():
                 values = {"id": message.id, **mapping.message_values(message)}
-                copy._rows.insert("message", values, intact=not message.damaged)
+                copy._raw.insert("message", values, intact=not message.damaged)
             for key, value in self.manifest().items():
                 copy.set_manifest(key, value)
             for table in ("model", "content", "receipt", "log"):
-                for row in self._rows.scan(table).rows:
+                for row in self._raw.scan(table).records:
                     if row.intact:
                         known = ("id", *TABLES[table].columns)
-                        copy._rows.insert(table, {name: row.values[name] for name in known})
+                        copy._raw.insert(table, {name: row.values[name] for name in known})
 
     def _sum(self, table: str) -> int:
-        return sum(row.values["nbytes"] for row in self._rows.scan(table).rows if row.intact)
+        return sum(row.values["nbytes"] for row in self._raw.scan(table).records if row.intact)
 
 
 def _finish(path: Path, unfinished: UnfinishedError) -> Connection:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.slot import mapping
-from engine.slot.failures import DamagedError
-from engine.slot.records import Checkpoint, CheckpointPayload, Model, RowSpan, Segment
-from engine.slot.tables import Tables
+from engine.slot.file import mapping
+from engine.slot.file.failures import DamagedError
+from engine.slot.file.tables import Tables
+from engine.slot.records import Checkpoint, CheckpointPayload, ModelIdentity, Segment, StoredRows
 
 _DELETE_BYTES = 16 << 20  # of payload in one transaction
 
@@ -23,21 +23,21 @@ class StateTables(Tables):
 
     def next_state_id(self) -> int:
         """Return an id above those of all segments, rows and checkpoints that ever were in the file."""
-        return max(self._rows.next_id(table) for table in ("segment", "rows", "checkpoint"))
+        return max(self._raw.next_id(table) for table in ("segment", "rows", "checkpoint"))
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[ModelIdentity]:
         """Return the identities under which states are stored."""
         return self._records("model", mapping.model_from)
 
-    def put_model(self, model: Model) -> Model:
+    def put_model(self, model: ModelIdentity) -> ModelIdentity:
         """Store a model and return it with its id: that of the same fingerprint and K/V type if there is one."""
         values = mapping.model_values(model)
         for known in self.models():
             if (known.fingerprint, known.kv_type) == (model.fingerprint, model.kv_type):
                 if mapping.model_values(known) != values:
-                    self._rows.update("model", known.id, values)
+                    self._raw.update("model", known.id, values)
                 return replace(model, id=known.id)
-        return replace(model, id=self._rows.insert("model", values))
+        return replace(model, id=self._raw.insert("model", values))
 
     def segments(self, model: int) -> dict[int, Segment]:
         """Return a model's segments by id, parents before children, each with its whole path and right digests."""
@@ -45,9 +45,9 @@ class StateTables(Tables):
 
     def put_segment(self, segment: Segment) -> None:
         """Store a segment; its parent must have been stored before."""
-        self._rows.insert("segment", mapping.segment_values(segment))
+        self._raw.insert("segment", mapping.segment_values(segment))
 
-    def rows_index(self, model: int) -> list[RowSpan]:
+    def rows_index(self, model: int) -> list[StoredRows]:
         """Return which memory rows of a model's segments are stored."""
         segments = self._all_segments()
         spans = self._records("rows", lambda values: mapping.row_span_from(values, segments))
@@ -58,13 +58,13 @@ class StateTables(Tables):
         payload = self._payload("rows", id)
         return payload["data"] if payload else None
 
-    def put_rows(self, span: RowSpan, data: bytes | memoryview) -> None:
+    def put_rows(self, span: StoredRows, data: bytes | memoryview) -> None:
         """Store memory rows; the writer keeps blobs to at most 4 MiB."""
-        self._rows.insert("rows", vars(span), payload={"data": data})
+        self._raw.insert("rows", vars(span), payload={"data": data})
 
     def delete_rows(self, id: int) -> None:
         """Delete a span and its blob; the space is used again."""
-        self._rows.delete("rows", id)
+        self._raw.delete("rows", id)
 
     def checkpoints(self, model: int) -> list[Checkpoint]:
         """Return the checkpoints on a model's segments, those given up as well, oldest first."""
@@ -79,7 +79,7 @@ class StateTables(Tables):
 
     def put_checkpoint(self, checkpoint: Checkpoint, payload: CheckpointPayload) -> None:
         """Store a checkpoint."""
-        self._rows.insert("checkpoint", vars(checkpoint), payload=mapping.payload_values(payload))
+        self._raw.insert("checkpoint", vars(checkpoint), payload=mapping.payload_values(payload))
 
     def empty_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Give up what a checkpoint keeps, but not where it is; the space is used again."""
@@ -90,7 +90,7 @@ class StateTables(Tables):
 
     def delete_checkpoint(self, id: int) -> None:
         """Delete a checkpoint; the space is used again."""
-        self._rows.delete("checkpoint", id)
+        self._raw.delete("checkpoint", id)
 
     def shrink(self) -> None:
         """Give unused space back to the file system."""
@@ -105,13 +105,13 @@ class StateTables(Tables):
         segments = self._all_segments()
         kept = {id for id, segment in segments.items() if model not in (None, segment.model)}
         for table, key in (("rows", "segment"), ("checkpoint", "segment"), ("segment", "id")):
-            rows = self._rows.scan(table).rows
+            rows = self._raw.scan(table).records
             dropped = [row for row in rows if not row.intact or row.values[key] not in kept]
             for batch in _batches((row.id, row.values.get("nbytes", 0) if row.intact else 0) for row in dropped):
                 with self.transaction():
                     for id in batch:
-                        self._rows.delete(table, id)
-            self._rows.recount(table)
+                        self._raw.delete(table, id)
+            self._raw.recount(table)
         self._damaged.clear()
         self._connection.shrink()
 
@@ -126,7 +126,7 @@ class StateTables(Tables):
 
     def _payload(self, table: str, id: int) -> dict[str, Any] | None:
         try:
-            payload = self._rows.read_payload(table, id)
+            payload = self._raw.read_payload(table, id)
         except DamagedError:
             payload = None
         if payload is None:

@@ -14,7 +14,7 @@ Work = Callable[[Callable[[int, int], None], threading.Event], Any]
 """Called with a function that takes the progress (done, total), and the flag that asks to end early."""
 
 
-class Task(QObject):
+class BackgroundWork(QObject):
     """Runs one piece of work in a thread of its own; what it tells arrives in the GUI thread."""
 
     progressed = Signal(object, object)  # done, total: plain integers, as bytes of a file exceed 32 bits

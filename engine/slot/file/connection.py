@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import SlotFileError
-from engine.slot import schema
-from engine.slot.failures import DamagedError, told
-from engine.slot.schema import Value
+from engine.slot.file import schema
+from engine.slot.file.failures import DamagedError, told
+from engine.slot.file.schema import Value
 
 _BUSY_SECONDS = 0.5
 _TICK = 1_000_000  # steps of SQLite's virtual machine between two looks at a running query

@@ -13,6 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from engine.arrays import TokenIds
+from engine.slot.file.record_store import RawRecord
+from engine.slot.file.schema import Value
 from engine.slot.records import (
     JSON,
     Checkpoint,
@@ -20,14 +23,11 @@ from engine.slot.records import (
     Content,
     LogEntry,
     Message,
-    Model,
+    ModelIdentity,
     Receipt,
-    RowSpan,
     Segment,
-    TokenIds,
+    StoredRows,
 )
-from engine.slot.row_store import Row
-from engine.slot.schema import Value
 
 Values = Mapping[str, Any]
 
@@ -42,7 +42,7 @@ def pair_from(values: Values) -> tuple[str, JSON]:
     return values["key"], _json(values["value"])
 
 
-def message_from(row: Row, earlier: Mapping[int, Message]) -> Message:
+def message_from(row: RawRecord, earlier: Mapping[int, Message]) -> Message:
     """Build a message, marked as damaged unless the row is intact and its parent is an earlier message."""
     values = row.values
     parent = values.get("parent") if values.get("parent") in earlier else None
@@ -79,19 +79,19 @@ def content_values(content: Content) -> dict[str, Value]:
     return {"message": content.message, "tokenizer": content.tokenizer, "token_ids": _bytes(content.token_ids)}
 
 
-def model_from(values: Values) -> Model:
+def model_from(values: Values) -> ModelIdentity:
     """Build a model identity."""
     config = _json_object(values["config"])
-    return Model(**{name: values[name] for name in _MODEL_COLUMNS}, config=config)
+    return ModelIdentity(**{name: values[name] for name in _MODEL_COLUMNS}, config=config)
 
 
-def model_values(model: Model) -> dict[str, Value]:
+def model_values(model: ModelIdentity) -> dict[str, Value]:
     """Return the columns of a model except its id."""
     values: dict[str, Value] = {name: storable(getattr(model, name)) for name in _MODEL_COLUMNS if name != "id"}
     return values | {"config": json.dumps(dict(model.config))}
 
 
-_MODEL_COLUMNS = [field.name for field in dataclasses.fields(Model) if field.name != "config"]
+_MODEL_COLUMNS = [field.name for field in dataclasses.fields(ModelIdentity) if field.name != "config"]
 
 
 def segment_from(values: Values, earlier: Mapping[int, Segment]) -> Segment:
@@ -127,12 +127,12 @@ def segment_values(segment: Segment) -> dict[str, Value]:
     }
 
 
-def row_span_from(values: Values, segments: Mapping[int, Segment]) -> RowSpan:
+def row_span_from(values: Values, segments: Mapping[int, Segment]) -> StoredRows:
     """Build a span that lies inside its segment."""
     segment = segments.get(values["segment"])
     if segment is None or not 0 <= values["lo"] < values["hi"] <= len(segment.token_ids):
         raise ValueError("the span lies outside its segment")
-    return RowSpan(**{field.name: values[field.name] for field in dataclasses.fields(RowSpan)})
+    return StoredRows(**{field.name: values[field.name] for field in dataclasses.fields(StoredRows)})
 
 
 def checkpoint_from(values: Values, segments: Mapping[int, Segment]) -> Checkpoint:

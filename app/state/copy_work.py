@@ -6,11 +6,11 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject
 
-from app.state.task import Task
-from engine.slot.slot_file import SlotFile
+from app.state.background_work import BackgroundWork
+from engine.slot.file.slot_file import SlotFile
 
 
-class CopyTask(Task):
+class CopyWork(BackgroundWork):
     """Writes a whole copy of a slot file to `target`, and succeeds with that path."""
 
     def __init__(self, path: Path, target: Path, parent: QObject) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.slot.records import Checkpoint, Model, Segment
+from engine.slot.file.slot_file import SlotFile
+from engine.slot.records import Checkpoint, ModelIdentity, Segment
 from engine.slot.segments import SegmentTree
-from engine.slot.slot_file import SlotFile
 
 
 def inspect(path: Path | str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def render(summary: dict[str, Any]) -> str:
     return "\n".join([*lines, *summary["damage"], *summary["state_damage"]])
 
 
-def _model(slot_file: SlotFile, model: Model) -> dict[str, Any]:
+def _model(slot_file: SlotFile, model: ModelIdentity) -> dict[str, Any]:
     segments = slot_file.segments(model.id)
     checkpoints = [checkpoint for checkpoint in slot_file.checkpoints(model.id) if checkpoint.nbytes]
     rows: dict[str, Counter[str]] = {}
@@ -89,7 +89,10 @@ def _model(slot_file: SlotFile, model: Model) -> dict[str, Any]:
 
 
 def _checkpoint_nbytes(
-    model: Model, segments: Mapping[int, Segment], checkpoints: Sequence[Checkpoint], rows: Mapping[str, int] | None
+    model: ModelIdentity,
+    segments: Mapping[int, Segment],
+    checkpoints: Sequence[Checkpoint],
+    rows: Mapping[str, int] | None,
 ) -> dict[str, int]:
     """Return what checkpoints take with the rows of their sliding windows, and would take if each had its own."""
     payload = sum(checkpoint.nbytes for checkpoint in checkpoints)
@@ -102,7 +105,7 @@ def _checkpoint_nbytes(
     return {"stored": stored, "separate": separate}
 
 
-def _n_swa(model: Model) -> int:
+def _n_swa(model: ModelIdentity) -> int:
     layers: Any = model.config.get("layers", [])
     return max((need.get("n_swa") or 0 for needs in layers for need in needs), default=0)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from engine.slot import mapping
-from engine.slot.connection import Connection
-from engine.slot.failures import DamagedError
+from engine.slot.file import mapping
+from engine.slot.file.connection import Connection
+from engine.slot.file.failures import DamagedError
+from engine.slot.file.tables import Tables
 from engine.slot.records import JSON, Content, FinishReason, LogEntry, Message, Receipt
-from engine.slot.tables import Tables
 
 _TABLES = ("totals", "manifest", "message")
 
@@ -35,17 +35,17 @@ class TranscriptTables(Tables):
 
     def messages(self) -> list[Message]:
         """Return all messages by id, parents before children, and bring `damage` up to date."""
-        scan = self._rows.scan("message")
+        scan = self._raw.scan("message")
         found: dict[int, Message] = {}
-        for row in scan.rows:
+        for row in scan.records:
             found[row.id] = mapping.message_from(row, found)
         n_damaged = sum(message.damaged for message in found.values())
-        manifest = self._rows.scan("manifest")
+        manifest = self._raw.scan("manifest")
         losses = {
             "The file is cut short or damaged in its structure.": not self._is_sound,
             "Messages are missing or older than they should be.": not scan.whole,
             "What the file says about itself is damaged.": not manifest.whole
-            or not all(r.intact for r in manifest.rows),
+            or not all(r.intact for r in manifest.records),
         }
         self.damage = [sentence for sentence, is_so in losses.items() if is_so]
         self.has_losses = bool(self.damage)
@@ -75,7 +75,7 @@ class TranscriptTables(Tables):
 
     def update_reply(self, id: int, text: str, finish_reason: FinishReason) -> None:
         """Set the text of a reply and how it ended ('pending': it has not)."""
-        self._rows.update("message", id, {"text": mapping.storable(text), "finish_reason": finish_reason})
+        self._raw.update("message", id, {"text": mapping.storable(text), "finish_reason": finish_reason})
 
     def manifest(self) -> dict[str, JSON]:
         """Return the key-value pairs that belong to the conversation as a whole."""
@@ -84,11 +84,11 @@ class TranscriptTables(Tables):
     def set_manifest(self, key: str, value: JSON) -> None:
         """Set a pair of the manifest."""
         text = json.dumps(value)
-        for row in self._rows.scan("manifest").rows:
+        for row in self._raw.scan("manifest").records:
             if row.intact and row.values["key"] == key:
-                self._rows.update("manifest", row.id, {"value": text})
+                self._raw.update("manifest", row.id, {"value": text})
                 return
-        self._rows.insert("manifest", {"key": key, "value": text})
+        self._raw.insert("manifest", {"key": key, "value": text})
 
     def leaf(self) -> int | None:
         """Return the id of the message at which the conversation was left, None if unknown."""
@@ -105,7 +105,7 @@ class TranscriptTables(Tables):
 
     def put_content(self, content: Content) -> None:
         """Store the token ids of a message's content."""
-        self._rows.insert("content", mapping.content_values(content))
+        self._raw.insert("content", mapping.content_values(content))
 
     def receipts(self) -> list[Receipt]:
         """Return all receipts, oldest first."""
@@ -113,7 +113,7 @@ class TranscriptTables(Tables):
 
     def put_receipt(self, receipt: Receipt) -> None:
         """Store what a reply cost."""
-        self._rows.insert("receipt", vars(receipt))
+        self._raw.insert("receipt", vars(receipt))
 
     def log(self) -> list[LogEntry]:
         """Return the log, oldest first."""
@@ -122,11 +122,11 @@ class TranscriptTables(Tables):
     def append_log(self, entry: LogEntry) -> None:
         """Append to the log."""
         detail = json.dumps(dict(entry.detail))
-        self._rows.insert("log", {"created": entry.created, "event": entry.event, "detail": detail})
+        self._raw.insert("log", {"created": entry.created, "event": entry.event, "detail": detail})
 
     def _add(self, message: Message) -> Message:
         message = replace(message, text=mapping.storable(message.text))
-        return replace(message, id=self._rows.insert("message", mapping.message_values(message)))
+        return replace(message, id=self._raw.insert("message", mapping.message_values(message)))
 
     def _settle_replies(self, messages: list[Message]) -> None:
         """Mark replies that a crash cut off as interrupted.
@@ -137,4 +137,4 @@ class TranscriptTables(Tables):
         if pending:
             with self.transaction():
                 for id in pending:
-                    self._rows.update("message", id, {"finish_reason": "interrupted"})
+                    self._raw.update("message", id, {"finish_reason": "interrupted"})
