@@ -17,6 +17,16 @@ os.environ["DORMOUSE_KERNEL_CACHE"] = str(KERNELS_FOLDER)  # compiled once, not 
 MODELS = {"smollm2": starter_entry(), "gemma3": read_entry(Path(__file__).parent / "data" / "gemma3.json")}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--walk-steps", type=int, default=2500, help="steps of the random walks over each kind of memory")
+
+
+@pytest.fixture(scope="session")
+def walk_steps(pytestconfig: pytest.Config) -> int:
+    """How long the random walks are; see tests/engine/test_walk.py."""
+    return int(pytestconfig.getoption("--walk-steps"))
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct Q4_1: `llama` architecture, full attention, BPE vocabulary."""

@@ -82,28 +82,27 @@ class KVBuffer:
         self.start = lo
         position = lo
         for chunk in chunks:
-            if chunk.hi <= position:
-                continue
             if chunk.lo > position:
                 raise ValueError(f"rows {position} to {chunk.lo - 1} are missing")
-            position = min(hi, self._load_chunk(chunk, position, hi))
+            if not position == chunk.lo < chunk.hi <= hi:
+                raise ValueError(f"rows {chunk.lo} to {chunk.hi - 1} come where {position} to {hi - 1} are wanted")
+            self._load_chunk(chunk)
+            position = chunk.hi
         if position < hi:
             raise ValueError(f"rows {position} to {hi - 1} are missing")
 
-    def _load_chunk(self, chunk: RowChunk, lo: int, hi: int) -> int:
-        n_rows = chunk.hi - chunk.lo
+    def _load_chunk(self, chunk: RowChunk) -> None:
+        wanted = slice(chunk.before, chunk.before + chunk.hi - chunk.lo)
+        n_rows = wanted.stop + chunk.after
         if len(chunk.data) != n_rows * self.row_nbytes:
             raise ValueError(f"{len(chunk.data)} bytes are not {n_rows} rows of {self.row_nbytes} bytes")
-        hi = min(hi, chunk.hi)
-        part = slice(lo - chunk.lo, hi - chunk.lo)
         offset = 0
         for shape in self.layers:
-            for rows in self.layer(shape.layer, lo, hi):
+            for rows in self.layer(shape.layer, chunk.lo, chunk.hi):
                 count = n_rows * rows.shape[1] * rows.shape[2]
                 source = np.frombuffer(chunk.data, self.dtype, count, offset)
-                rows[...] = source.reshape(n_rows, *rows.shape[1:])[part]
+                rows[...] = source.reshape(n_rows, *rows.shape[1:])[wanted]
                 offset += source.nbytes
-        return hi
 
     def _resize(self, capacity: int, *, keep: slice) -> None:
         """Move the kept rows to the front, into new arrays if the capacity changes."""

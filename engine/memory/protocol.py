@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 
@@ -21,12 +21,20 @@ class RowChunk:
     """The rows of positions lo .. hi - 1 of one memory part, as bytes.
 
     For each layer of the part, in order: its K rows, then its V rows, C-contiguous (the order in which
-    llama.cpp's slot files keep them within a layer).
+    llama.cpp's slot files keep them within a layer). `data` may hold more rows than are meant, `before` and `after`
+    them: those of another branch, behind a fork, or of positions that are not wanted.
     """
 
     lo: int
     hi: int
     data: bytes | memoryview
+    before: int = 0
+    after: int = 0
+
+    def cut(self, lo: int, hi: int) -> RowChunk:
+        """Return the chunk of those of the rows that lie in lo .. hi - 1, of which there must be one."""
+        lo, hi = max(lo, self.lo), min(hi, self.hi)
+        return replace(self, lo=lo, hi=hi, before=self.before + lo - self.lo, after=self.after + self.hi - hi)
 
 
 class MemoryPart(ABC):
@@ -72,7 +80,8 @@ class MemoryPart(ABC):
     def restore(self, n: int, rows: Iterable[RowChunk], state: bytes | None) -> None:
         """Become n tokens long from the rows first_row(n) .. n - 1, in ascending chunks, and the state.
 
-        Raises ValueError when the rows do not cover that range or sizes do not fit; the memory is empty then.
+        Raises ValueError when the rows are not exactly those (some are missing, or there twice, or out of order), or
+        sizes do not fit; the memory is empty then.
         """
 
     @property

@@ -100,6 +100,8 @@ class RecurrentMemory(MemoryPart):
 
     def restore(self, n: int, rows: Iterable[RowChunk], state: bytes | None) -> None:
         self._clear()
+        if any(True for _ in rows):
+            raise ValueError("a recurrent memory has no rows")
         values = np.frombuffer(state or b"", np.float32).copy()
         shapes = [*(shapes.r for shapes in self._shapes.values()), *(shapes.s for shapes in self._shapes.values())]
         sizes = [prod(shape) for shape in shapes]

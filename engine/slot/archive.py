@@ -148,17 +148,22 @@ class Archive:
         return self._store.call(SlotFile.read_checkpoint, checkpoint.id).result()
 
     def read_rows(self, path: list[Run], part: str, lo: int, hi: int) -> Iterator[RowChunk]:
-        """Read the rows lo .. hi - 1 along a path, in ascending chunks.
+        """Read the rows lo .. hi - 1 along a path, in ascending chunks, each row once.
 
-        What is damaged or gone is left out, and out of the index as well.
+        A path may leave a segment inside what is stored together: rows behind the fork are another branch's. What is
+        damaged or gone is left out, and out of the index as well.
         """
         for run in path:
             for span in self.tree.rows(run, part, lo, hi):
                 data = self._store.call(SlotFile.read_rows, span.id).result()
                 if data is None:
                     self.tree.remove_rows(span)
-                else:
-                    yield RowChunk(run.start + span.lo, run.start + span.hi, data)
+                    continue
+                chunk = RowChunk(run.start + span.lo, run.start + span.hi, data)
+                wanted = max(lo, run.start), min(hi, run.end)
+                if max(chunk.lo, wanted[0]) < min(chunk.hi, wanted[1]):
+                    yield (chunk := chunk.cut(*wanted))
+                    lo = chunk.hi  # of rows that are stored twice, once is enough
 
     def forget(self, at: Cursor, checkpoint: Checkpoint | None, parts: Iterable[str]) -> None:
         """Never look again for a place whose state could not be read."""

@@ -116,14 +116,13 @@ class Slot:
     def adopt(self, donor: Archive, reuse: Reuse, *, name: str) -> bool:
         """Take a place of another conversation into this one, as `plan` found it there, and go there.
 
-        Returns False, and changes nothing, when the donor turns out to be damaged there.
+        It becomes a branch of its own from the root on: rows of the beginning that are known here were computed in
+        other ubatches, and those behind them did not see their last bits. Returns False, and changes nothing, when the
+        donor turns out to be damaged there.
         """
         if not self._load(donor, reuse):
             return False
-        token_ids = donor.tree.token_ids(reuse.cursor)
-        known = max(self._archive.tree.matches(token_ids), key=self._archive.tree.n_tokens, default=ROOT)
-        n_known = self._archive.tree.n_tokens(known)
-        self._cursor = self._archive.add_segment(known, token_ids[n_known:]) if n_known < reuse.n else known
+        self._cursor = self._archive.add_segment(ROOT, donor.tree.token_ids(reuse.cursor))
         path = self._archive.tree.path(self._cursor)
         self._archive.asleep.add(path[-1].segment.id)
         for part in self._memory.parts:
