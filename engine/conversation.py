@@ -19,12 +19,18 @@ from engine.slot import records
 from engine.slot.archive import Archive
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import Store
+from engine.slot.file.upgrades import OLDER_VERSION
 from engine.slot.records import Content, FinishReason, Message, Reason, Receipt, Source
 from engine.slot.reuse import Reuse
 from engine.slot.slot import Slot
 from engine.slot.transcript import Transcript
 from engine.tokenizer.prompt import RenderedPrompt, TemplateMessage
 from engine.version import VERSION
+
+_NOT_RECOGNIZED = (
+    "What the model remembered of this conversation was stored by an older version of Dormouse, which did not note all "
+    "that shapes a model. Whether it fits can't be told, so the model reads the conversation again, once."
+)
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,8 @@ class Conversation:
 
     def _render(self, path: Sequence[Message], runtime: Runtime, *, add_generation_prompt: bool) -> RenderedPrompt:
         # a template that writes the date must not change the beginning of a conversation from day to day
-        builder = runtime.prompt_builder(now=datetime.fromtimestamp(path[0].created))
+        began = next((message.created for message in path if not message.damaged), time.time())
+        builder = runtime.prompt_builder(now=datetime.fromtimestamp(began))
         digest = runtime.tokenizer.digest
         stored = {c.message: c.token_ids for c in self.store.call(SlotFile.contents).result() if c.tokenizer == digest}
         messages = []
@@ -209,18 +216,24 @@ class Conversation:
         token_ids: Sequence[int] = (),
         receipt: Receipt | None = None,
     ) -> Message:
-        """Save a reply as it ended, with its ids and its receipt; return it."""
+        """Save a reply as it ended, with its ids and its receipt; return it.
+
+        The text is saved by itself: what is wrong with the rest of the file must not cost it.
+        """
         digest = self._runtime.tokenizer.digest if self._runtime else ""
 
-        def save(file: SlotFile) -> None:
+        def save_account(file: SlotFile) -> None:
             with file.transaction():
-                file.update_reply(reply.id, text, finish_reason)
                 if digest:
                     file.put_content(Content(reply.id, digest, np.array(token_ids, np.int32)))
                 if receipt is not None:
                     file.put_receipt(receipt)
 
-        self.store.call(save).result()
+        self.store.call(SlotFile.update_reply, reply.id, text, finish_reason).result()
+        try:
+            self.store.call(save_account).result()
+        except DormouseError as error:
+            self.store.tell(f"The reply is saved, but not what it cost. {error}")
         return Message(reply.id, reply.parent, reply.role, text, reply.created, finish_reason)
 
     def save_as(self, path: Path) -> None:
@@ -242,6 +255,8 @@ class Conversation:
         def register(file: SlotFile) -> tuple[int, Reason | None, int]:
             if file.manifest().get("engine_version") != VERSION:
                 file.set_manifest("engine_version", VERSION)
+            if not recognize(file, runtime):
+                self.store.tell(_NOT_RECOGNIZED)
             others = [model for model in file.models() if file.segments(model.id)]
             model, receipts = file.put_model(identity), file.receipts()
             n_seen = receipts[-1].cache_n + receipts[-1].prompt_n if receipts else 0
@@ -281,11 +296,34 @@ def _why_lost(file: SlotFile, model: records.ModelIdentity, others: Sequence[rec
     """Return why a model finds less state than there was once, None if it should find all; `others` have some."""
     if file.state_damage:
         return "damaged"
+    answered = max((receipt.created for receipt in file.receipts()), default=0.0)
+    for entry in file.log():
+        if entry.created >= answered and entry.event in ("repair", "put_aside"):  # and nothing was computed since
+            return "state_dropped" if entry.detail.get("reason") == OLDER_VERSION else "damaged"
     if file.segments(model.id):
         return None
     if not others:
         return "state_dropped"
     return "other_kv_type" if any(model.fingerprint == other.fingerprint for other in others) else "other_model"
+
+
+def recognize(file: SlotFile, runtime: Runtime) -> bool:
+    """Have a model find the states that files before layout 3 hold of it under a fingerprint of its tensors alone.
+
+    They are its states if the model's file has not changed since the first of them was stored. Where that can't be
+    told, the metadata may have been other ones: the states are dropped, and False is returned.
+    """
+    known = [model for model in file.models() if model.fingerprint == runtime.tensor_fingerprint]
+    recognized = True
+    for model in known:
+        created = [c.created for c in file.checkpoints(model.id)]
+        created += [r.created for r in file.receipts() if r.model == model.id]
+        if model.path == str(runtime.path) and created and runtime.file_changed < min(created):
+            file.recognize_model(model.id, runtime.fingerprint)
+        elif file.segments(model.id):
+            file.drop_state(model.id)
+            recognized = False
+    return recognized
 
 
 def _check_text(text: str) -> None:

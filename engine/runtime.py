@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -50,7 +52,9 @@ class Runtime:
     """Everything that turns a conversation into a reply. Immutable; shared by all slots."""
 
     path: Path
-    fingerprint: str
+    file_changed: float  # when the file was changed last, in seconds since 1970; infinite where systems don't say
+    fingerprint: str  # see LoadedModel
+    tensor_fingerprint: str
     model: Model
     tokenizer: Tokenizer
     template: ChatTemplate
@@ -69,10 +73,21 @@ class Runtime:
             tokenizer = load_tokenizer(gguf)
             template = load_chat_template(gguf, tokenizer.vocabulary)
             loaded = load_model(gguf, kernels, progress=progress)
+            # the last change to the file, its name or its rights, which nobody can set back; Windows keeps no such time
+            file_changed = math.inf if sys.platform == "win32" else path.stat().st_ctime
         kv_type = KV_TYPES[settings.kv_type]
         loaded.model.new_memory(kv_type)  # a type that does not fit is refused here, not in a turn
         kernels.prepare_attention(kv_type)
-        return cls(path, loaded.fingerprint, loaded.model, tokenizer, template, settings)
+        return cls(
+            path=path,
+            file_changed=file_changed,
+            fingerprint=loaded.fingerprint,
+            tensor_fingerprint=loaded.tensor_fingerprint,
+            model=loaded.model,
+            tokenizer=tokenizer,
+            template=template,
+            settings=settings,
+        )
 
     @property
     def n_ctx(self) -> int:

@@ -27,6 +27,7 @@ from engine.paths import cache_folder
 from engine.runtime import EngineSettings, Runtime
 from engine.sampling import Sampler, SamplingParameters
 from engine.slot.donors import Donors
+from engine.slot.file.repair import open_repaired
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import Store
 from engine.slot.slot import Slot
@@ -131,7 +132,7 @@ class Session:
                 transcript=read_transcript(file),
                 receipts=tuple(file.receipts()),
                 models=known_models(file),
-                damage=(*file.damage, *file.state_damage),
+                damage=(*file.notes, *file.damage, *file.state_damage),
             )
 
         store.call(read).add_done_callback(opened)
@@ -382,4 +383,4 @@ def _cached(name: str) -> Path | None:
 def _open_file(path: Path | None) -> SlotFile:
     if path is None:
         return SlotFile.create(":memory:")
-    return SlotFile.open(path) if path.exists() else SlotFile.create(path)
+    return open_repaired(path) if path.exists() else SlotFile.create(path)

@@ -9,6 +9,7 @@ from datetime import datetime
 from engine.cli.terminal import StatusLine, say
 from engine.paths import models_folder
 from engine.slot.file.inspect import inspect, render
+from engine.slot.file.repair import repair
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.verify import verify
 from engine.slot.records import JSON
@@ -30,6 +31,13 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if not problems:
         print(f"{arguments.file} is whole.")
     return 1 if problems else 0
+
+
+def run_repair(arguments: argparse.Namespace) -> int:
+    """Bring what is sound in a damaged slot file into a fresh one, which takes its place."""
+    repaired = repair(arguments.file)
+    print(f"{arguments.file} is whole." if repaired is None else f"{arguments.file}: {repaired}")
+    return 0
 
 
 def run_log(arguments: argparse.Namespace) -> int:

@@ -35,6 +35,12 @@ def build_parser() -> argparse.ArgumentParser:
     verify.add_argument("file", type=Path, metavar="F", help="the slot file")
     verify.set_defaults(run=files.run_verify)
 
+    repair = commands.add_parser("repair", help="bring what is sound in a damaged slot file into a fresh one")
+    repair.add_argument(
+        "file", type=Path, metavar="F", help="the slot file; as it is now, it is kept beside the new one"
+    )
+    repair.set_defaults(run=files.run_repair)
+
     log = commands.add_parser("log", help="show what happened to the state in a slot file; needs no model")
     log.add_argument("file", type=Path, metavar="F", help="the slot file")
     log.add_argument("--json", action="store_true", help="print one JSON object per entry, each in a line")

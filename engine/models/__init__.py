@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import xxhash
+
 from engine.errors import UnsupportedError
 from engine.formats.gguf import GGUFFile
 from engine.kernels import Kernels
@@ -81,7 +83,8 @@ class LoadedModel:
 
     model: Model
     path: Path
-    fingerprint: str  # see Weights.finish
+    fingerprint: str  # 32 hexadecimal digits over tensors and metadata: all that decides on the state of a conversation
+    tensor_fingerprint: str  # the same over the tensors alone, which is all that slot files before layout 3 noted
 
 
 def check_architecture(gguf: GGUFFile) -> None:
@@ -104,4 +107,6 @@ def load_model(gguf: GGUFFile, kernels: Kernels, *, progress: LoadProgress | Non
     hyperparameters = Hyperparameters(gguf)
     weights = Weights(gguf, kernels, progress)
     model = ARCHITECTURES[hyperparameters.architecture](hyperparameters, weights, kernels)
-    return LoadedModel(model=model, path=gguf.path, fingerprint=weights.finish())
+    tensors, metadata = weights.finish(), hyperparameters.metadata.digest()
+    fingerprint = xxhash.xxh3_128_hexdigest(bytes.fromhex(tensors) + metadata)
+    return LoadedModel(model, gguf.path, fingerprint, tensors)

@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.errors import FormatError, UnsupportedError
 from engine.formats.gguf import GGUFFile
+from engine.models.metadata import ShapingMetadata
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class Hyperparameters:
 
     def __init__(self, gguf: GGUFFile) -> None:
         self._gguf = gguf
-        self.architecture = gguf.value("general.architecture", str)
+        self.metadata = ShapingMetadata(gguf)
+        self.architecture = self.metadata.value("general.architecture", str)
 
     @property
     def n_layer(self) -> int:
@@ -104,7 +106,7 @@ class Hyperparameters:
         """Return a positive integer; of `layer` where the file has one for each."""
         value = self._layer_value(key, layer)
         if value is None:
-            value = self._gguf.value(f"{self.architecture}.{key}", int, default)
+            value = self.metadata.value(f"{self.architecture}.{key}", int, default)
         if value < 1:
             raise FormatError(f"The file {self._gguf.path} says {self.architecture}.{key} = {value}.")
         return value
@@ -112,23 +114,23 @@ class Hyperparameters:
     def optional_integer(self, key: str, *, layer: int | None = None) -> int | None:
         """Return an integer, None where it is absent or 0; of `layer` where the file has one for each."""
         value = self._layer_value(key, layer)
-        return (self._gguf.value(f"{self.architecture}.{key}", int, 0) if value is None else value) or None
+        return (self.metadata.value(f"{self.architecture}.{key}", int, 0) if value is None else value) or None
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a floating-point number."""
-        return self._gguf.value(f"{self.architecture}.{key}", float, default)
+        return self.metadata.value(f"{self.architecture}.{key}", float, default)
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string."""
-        return self._gguf.value(f"{self.architecture}.{key}", str, default)
+        return self.metadata.value(f"{self.architecture}.{key}", str, default)
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a boolean."""
-        return self._gguf.value(f"{self.architecture}.{key}", bool, default)
+        return self.metadata.value(f"{self.architecture}.{key}", bool, default)
 
     def config(self) -> ModelConfig:
         """Return the hyperparameters common to all."""
-        rms_norm = f"{self.architecture}.attention.layer_norm_rms_epsilon" in self._gguf.metadata
+        rms_norm = f"{self.architecture}.attention.layer_norm_rms_epsilon" in self.metadata
         return ModelConfig(
             architecture=self.architecture,
             name=self._gguf.value("general.name", str, self._gguf.path.stem),
@@ -171,7 +173,8 @@ class Hyperparameters:
 
     def swa_layers(self, pattern: int) -> list[bool]:
         """Return which layers have a sliding window: all but every `pattern`-th, where the file does not say it."""
-        value = self._gguf.metadata.get(f"{self.architecture}.attention.sliding_window_pattern", pattern)
+        value = self.metadata.get(f"{self.architecture}.attention.sliding_window_pattern")
+        value = pattern if value is None else value
         if isinstance(value, int):
             return [value == 0 or layer % value < value - 1 for layer in range(self.n_layer)]
         if not isinstance(value, np.ndarray) or len(value) < self.n_layer:
@@ -247,7 +250,7 @@ class Hyperparameters:
 
     def _layer_value(self, key: str, layer: int | None) -> int | None:
         """Return the value of `layer` where the file has a list of them, else None."""
-        values = self._gguf.metadata.get(f"{self.architecture}.{key}")
+        values = self.metadata.get(f"{self.architecture}.{key}")
         if layer is None or not isinstance(values, list | np.ndarray):
             return None
         if layer >= len(values):

@@ -101,7 +101,7 @@ class Weights:
         return Tensor(info.type, shape, data)
 
     def finish(self) -> str:
-        """Return the fingerprint of the model: 32 hex digits over the bytes, types and shapes of the tensors used.
+        """Return the fingerprint of the tensors used: 32 hexadecimal digits over their bytes, types and shapes.
 
         Raises UnsupportedError when the file has tensors that nothing asked for: a model computed without
         them would be a different one.

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from engine.arrays import TokenIds
+from engine.errors import DormouseError
 from engine.memory import MemoryPart, RowChunk
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import Store
@@ -166,14 +167,27 @@ class Archive:
                     lo = chunk.hi  # of rows that are stored twice, once is enough
 
     def forget(self, at: Cursor, checkpoint: Checkpoint | None, parts: Iterable[str]) -> None:
-        """Never look again for a place whose state could not be read."""
+        """Delete the state of a place where it is not what it should be, though its checksums are right."""
         if checkpoint is not None:
-            self.checkpoints.pop(checkpoint.id, None)
+            if checkpoint.id in self.checkpoints:
+                self.drop_checkpoint(checkpoint)
         elif at.segment is not None:
             run = self.tree.path(at)[-1]
             for part in parts:
-                for span in self.tree.rows(run, part, run.start, run.end):
-                    self.tree.remove_rows(span)
+                for stored in self.tree.rows(run, part, run.start, run.end):
+                    self.drop_rows(stored)
+
+    def repair(self) -> bool:
+        """Have what turned out to be damaged taken out of the file, so that it is found once; tell whether any was."""
+        try:
+            repaired = self._store.repair().result()
+        except DormouseError as error:
+            self._store.tell(str(error))
+            return False
+        if repaired is not None:
+            self._store.tell(str(repaired))
+            self.resume()
+        return repaired is not None
 
     def _post(self, change: Callable[[SlotFile, T], None], argument: T) -> None:
         self._store.post(lambda file: change(file, argument), nbytes=1)

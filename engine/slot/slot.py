@@ -85,7 +85,7 @@ class Slot:
         if donor is not None:
             return planner.plan(prompt, Live(ROOT, 0, has_hidden=False))
         reuse = planner.plan(prompt, Live(self._cursor, self.n_tokens, self._hidden is not None))
-        if self._loss and reuse.n < self._loss[1]:
+        if self._loss and reuse.n < max(self._loss[1], min(reuse.n_common, len(prompt) - 1)):
             return replace(reuse, reason=self._loss[0])
         return reuse
 
@@ -102,12 +102,15 @@ class Slot:
         Returns False when the archive turns out to be damaged there. That place is put aside, to `plan` again;
         what was live is live still.
         """
-        if not (self._rewind(reuse) or self._restore(reuse)):
+        if self._rewind(reuse) or self._restore(reuse):
+            return True
+        self._loss = ("damaged", reuse.n)
+        if self._archive.repair():
+            self._store_live_rows()
+        else:  # whole, and yet not what it should be
             self._archive.forget(reuse.cursor, reuse.checkpoint, [part.kind for part in self._memory.parts])
-            self._loss = ("damaged", reuse.n)
-            self._archive.log("put_aside", n_tokens=reuse.n, reason="damaged")
-            return False
-        return True
+        self._archive.log("put_aside", n_tokens=reuse.n, reason="damaged")
+        return False
 
     def log_sleep(self, reason: str) -> None:
         """Note in the log that the live state is let go of."""
@@ -174,11 +177,15 @@ class Slot:
         """Store what is live once more, after writes failed."""
         self._flush()
         self._archive.resume()
+        self._store_live_rows()
+        self.checkpoint(message=None, reason="retry")
+
+    def _store_live_rows(self) -> None:
+        """Store those rows of rewindable parts that are live and not stored."""
         path = self._archive.tree.path(self._cursor)
         for part in self._memory.parts:
             if part.rewindable:
                 self._archive.add_rows(path, part, 0, self.n_tokens)
-        self.checkpoint(message=None, reason="retry")
 
     def _flush(self) -> None:
         """Make a segment of the tokens evaluated since the last one; store the rows of rewindable parts."""

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine.errors import SlotBusyError, SlotFileError
-from engine.slot.file import schema
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.verify import verify
+from engine.slot.records import Receipt, Segment, StoredRows
 from tests.slot_samples import read_all, write_conversation
 
 
@@ -134,34 +135,62 @@ def test_newer_layout(path: Path) -> None:
     SlotFile.create(path).close()
     with raw(path) as connection:
         connection.execute("PRAGMA user_version=7")
-    with pytest.raises(SlotFileError, match=r"newer version of Dormouse \(layout 7\); this one reads up to layout 2"):
+    with pytest.raises(SlotFileError, match=r"newer version of Dormouse \(layout 7\); this one reads up to layout 3"):
         SlotFile.open(path)
 
 
-def test_older_layout_is_upgraded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_conversation(path)
-    step = lambda connection: connection.execute("ALTER TABLE message ADD COLUMN mood TEXT")  # noqa: E731
-    monkeypatch.setattr(schema, "UPGRADES", (*schema.UPGRADES, step))
-    for read_only, version in ((True, 2), (False, 3)):
-        with SlotFile.open(path, read_only=read_only) as slot_file:
-            assert len(slot_file.messages()) == 17
-            assert slot_file.damage == []
-        with raw(path) as connection:
-            assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+def make_older(path: Path, layout: int) -> None:
+    """Give a file an earlier layout."""
+    with raw(path) as connection:
+        if layout < 3:
+            connection.execute("ALTER TABLE message DROP COLUMN damaged")
+        if layout < 2:
+            connection.execute("ALTER TABLE receipt DROP COLUMN donor")
+        connection.execute(f"PRAGMA user_version={layout}")
 
 
-def test_layout_1_knew_no_donors(path: Path) -> None:
+@pytest.mark.parametrize("layout", [1, 2])
+def test_older_layouts_are_upgraded_when_they_are_opened_for_writing(path: Path, layout: int) -> None:
     write_conversation(path)
     with SlotFile.open(path, read_only=True) as slot_file:
         before = read_all(slot_file)
-    with raw(path) as connection:
-        connection.execute("ALTER TABLE receipt DROP COLUMN donor")
-        connection.execute("PRAGMA user_version=1")
+    make_older(path, layout)
+    for read_only, version in ((True, layout), (False, 3), (True, 3)):
+        with SlotFile.open(path, read_only=read_only) as slot_file:
+            now = read_all(slot_file)
+            assert (now.messages, now.leaf, now.models) == (before.messages, before.leaf, before.models)
+            assert slot_file.damage == slot_file.state_damage == []
+            assert {receipt.donor for receipt in slot_file.receipts()} == {None}
+        with raw(path) as connection:
+            assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+    assert verify(path) == []
+
+
+@pytest.mark.parametrize("borrowed", [False, True])
+def test_state_behind_forks_of_older_layouts_is_put_aside_once(path: Path, borrowed: bool) -> None:
+    write_conversation(path)
+    with SlotFile.open(path) as slot_file:
+        before = read_all(slot_file)
+        (root,) = [segment for segment in slot_file.segments(1).values() if segment.parent is None]
+        # one that goes on from the end of another is right
+        behind = Segment.follow(500, model=1, parent=root, length=100, token_ids=np.arange(9, dtype=np.int32))
+        slot_file.put_segment(behind)
+        slot_file.put_rows(StoredRows(501, 500, "attention", 0, 9, 90), bytes(90))
+        if borrowed:
+            slot_file.put_receipt(Receipt(3, 1, 10, 70, "restored", "none", 1, 2, 3, "numpy", 4, donor="other.slot"))
+    make_older(path, 2)
+    right = set() if borrowed else {root.id, 500}
     for read_only in (True, False, True):
         with SlotFile.open(path, read_only=read_only) as slot_file:
-            assert read_all(slot_file) == before
-            assert slot_file.state_damage == []
-            assert {receipt.donor for receipt in slot_file.receipts()} == {None}
+            assert slot_file.segments(1).keys() == right
+            assert {stored.segment for stored in slot_file.rows_index(1)} == right
+            assert read_all(slot_file).messages == before.messages
+            assert bool(slot_file.notes) == (not read_only)
+            if slot_file.notes:
+                assert "reads those parts again, once" in slot_file.notes[0]
+    with SlotFile.open(path) as slot_file:
+        assert list(slot_file.notes) == []
+        assert slot_file.log()[-1].event == "put_aside"
     assert verify(path) == []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from engine.errors import SlotFileError
 from engine.slot.file import schema
 from engine.slot.file.failures import DamagedError, told
+from engine.slot.file.header import check_header
 from engine.slot.file.schema import Value
 
 _BUSY_SECONDS = 0.5
@@ -45,12 +46,8 @@ _PRAGMAS = (
     "locking_mode=EXCLUSIVE",
 )
 _SALVAGE_PRAGMAS = ("writable_schema=ON", "query_only=ON")  # the first reads files shorter than they say
-_WRITE_PRAGMAS = (
-    f"page_size={schema.PAGE_SIZE}",
-    "auto_vacuum=INCREMENTAL",
-    "journal_mode=DELETE",
-    "synchronous=FULL",
-)
+_WRITE_PRAGMAS = ("journal_mode=DELETE", "synchronous=FULL")
+_CREATION_PRAGMAS = (f"page_size={schema.PAGE_SIZE}", "auto_vacuum=INCREMENTAL")  # which write, whatever was set before
 
 
 class Connection:
@@ -72,6 +69,8 @@ class Connection:
         self._ticks = 0
         with told(self.name):
             self._identity = _identity(path)
+            if path is not None:
+                check_header(path, name=self.name)
             if not read_only:
                 _check_access(path)
             target = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}" if path else ":memory:"
@@ -87,6 +86,11 @@ class Connection:
     def writable(self) -> bool:
         """Whether writing is not refused."""
         return self._refusal is None
+
+    @property
+    def layout(self) -> int:
+        """Which layout the file has; up to `schema.layout_version()`."""
+        return int(self.pragma("user_version"))
 
     @property
     def in_transaction(self) -> bool:
@@ -167,6 +171,9 @@ class Connection:
         for pragma in _PRAGMAS + _SALVAGE_PRAGMAS * salvage + _WRITE_PRAGMAS * (not read_only):
             self.execute(f"PRAGMA {pragma}")
         if not read_only:
+            if self._is_empty():
+                for pragma in _CREATION_PRAGMAS:
+                    self.execute(f"PRAGMA {pragma}")
             self.execute("BEGIN EXCLUSIVE")  # the lock outlasts the commit
             self.execute("COMMIT")
             if self._is_empty():
@@ -183,28 +190,15 @@ class Connection:
     def _check_layout(self) -> None:
         if self.pragma("application_id") != schema.APPLICATION_ID:
             raise SlotFileError(f"{self.name} is not a slot file.")
-        version, newest = self.pragma("user_version"), schema.layout_version()
-        if version > newest:
-            raise SlotFileError(
-                f"{self.name} was written by a newer version of Dormouse (layout {version}); "
-                f"this one reads up to layout {newest}."
-            )
         for kind, sql in self.query("SELECT type, sql FROM sqlite_schema"):
+            if kind is None:
+                raise DamagedError(f"{self.name} is damaged: its list of tables can't be read.")
             if kind not in {"table", "index"} or str(sql).upper().startswith("CREATE VIRTUAL"):
                 raise SlotFileError(f"{self.name} holds something that no slot file has ({kind}): it is not opened.")
         if self.pragma("auto_vacuum") != 2:
             raise DamagedError(f"{self.name} is damaged: its head contradicts itself.")
-        if version < 1:
+        if not 1 <= self.layout <= schema.layout_version():
             raise DamagedError(f"{self.name} is damaged: its layout has no number.")
-        if version < newest and self.writable:
-            self._upgrade(version)
-
-    def _upgrade(self, version: int) -> None:
-        with self.transaction():
-            for step in schema.UPGRADES[version - 1 :]:
-                with told(self.name):
-                    step(self._sqlite)
-            self.execute(f"PRAGMA user_version={schema.layout_version()}")
 
     def _check_writable(self) -> None:
         if self._refusal:

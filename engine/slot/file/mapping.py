@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +31,8 @@ from engine.slot.records import (
 
 Values = Mapping[str, Any]
 
+_END_OF_TIME = 100_000_000_000.0  # the year 5138
+
 
 def storable(text: str) -> str:
     """Return the text with `?` for what UTF-8 can't express (lone surrogates)."""
@@ -43,19 +45,35 @@ def pair_from(values: Values) -> tuple[str, JSON]:
 
 
 def message_from(row: RawRecord, earlier: Mapping[int, Message]) -> Message:
-    """Build a message, marked as damaged unless the row is intact and its parent is an earlier message."""
+    """Build a message, marked as damaged unless the record is intact and its parent is an earlier message.
+
+    Of a damaged one only what is shown is taken: its place, its role and its text.
+    """
     values = row.values
     parent = values.get("parent") if values.get("parent") in earlier else None
-    damaged = not row.intact or parent != values.get("parent")
+    if is_damaged(row, earlier):
+        return Message(row.id, parent, _text(values.get("role")) or "user", _text(values.get("text")), 0.0, None, True)
     return Message(
         row.id,
         parent,
-        _text(values.get("role")) or "user",
-        _text(values.get("text")),
-        values["created"] if isinstance(values.get("created"), float) else 0.0,
-        None if damaged else values["finish_reason"],
-        damaged,
+        values["role"],
+        values["text"],
+        _time(values["created"]),
+        values["finish_reason"],
+        values["damaged"] is not None,
     )
+
+
+def is_damaged(row: RawRecord, earlier: Container[int]) -> bool:
+    """Whether the record of a message can't be trusted as it is: it, or its place, or its time."""
+    parent = row.values.get("parent")
+    if not row.intact or (parent is not None and parent not in earlier):
+        return True
+    try:
+        _time(row.values["created"])
+    except ValueError:
+        return True
+    return False
 
 
 def message_values(message: Message) -> dict[str, Value]:
@@ -66,6 +84,7 @@ def message_values(message: Message) -> dict[str, Value]:
         "text": message.text,
         "created": message.created,
         "finish_reason": message.finish_reason,
+        "damaged": 1 if message.damaged else None,
     }
 
 
@@ -164,6 +183,13 @@ def receipt_from(values: Values) -> Receipt:
 def log_entry_from(values: Values) -> LogEntry:
     """Build an entry of the log."""
     return LogEntry(values["created"], values["event"], _json_object(values["detail"]))
+
+
+def _time(seconds: float) -> float:
+    """Return a time in seconds since 1970; raise ValueError unless calendars know it."""
+    if not 0 <= seconds < _END_OF_TIME:
+        raise ValueError("the time is none that there is")
+    return seconds
 
 
 def _json(text: str) -> JSON:

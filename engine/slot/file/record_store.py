@@ -110,16 +110,12 @@ class RecordStore:
         values: Mapping[str, Value],
         *,
         payload: Mapping[str, Value] | None = None,
-        intact: bool = True,
     ) -> int:
-        """Insert a row, under the next free id unless `values` has one, and return its id.
-
-        A row that is known not to be intact is stored so that it stays recognizable as such.
-        """
+        """Insert a record, under the next free id unless `values` has one, and return its id."""
         row: dict[str, Any] = TABLES[table].coerced({"id": self.next_id(table), **values})
         if payload:
             row["payload_xxh3"] = checksum(table, payload)
-        row["xxh3"] = checksum(table, row) if intact else ~checksum(table, row)
+        row["xxh3"] = checksum(table, row)
         columns = row | dict(payload or {})
         with self.transaction():
             sql = f'INSERT INTO "{table}" ({", ".join(columns)}) VALUES ({", ".join("?" * len(columns))})'
@@ -173,7 +169,7 @@ class RecordStore:
             with self._connection.transaction():
                 yield
                 if self._totals != before[0]:
-                    self._write_totals()
+                    self.write_totals()
         except BaseException:
             self._totals, self.bytes_written = before
             raise
@@ -227,7 +223,8 @@ class RecordStore:
         except (DamagedError, ValueError, TypeError, AttributeError):
             return None
 
-    def _write_totals(self) -> None:
+    def write_totals(self) -> None:
+        """Write what the tables should hold: done at the end of a transaction, unless that is somebody else's."""
         totals = {table: asdict(total) for table, total in (self._totals or {}).items()}
         row: dict[str, Value] = {"id": TOTALS_ID, "value": json.dumps(totals)}
         sql = "UPDATE totals SET value = ?, xxh3 = ? WHERE id = ?"

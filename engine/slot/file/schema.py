@@ -1,4 +1,4 @@
-"""The tables of a slot file, the checksum of their rows, and the steps from older layouts.
+"""The tables of a slot file, and the checksum of their records.
 
 A slot file is an SQLite database with application id `Dorm`. Every table has the columns `id` and `xxh3`, a
 checksum over all other columns of the row, so that a flipped letter is seen. Large columns (the payload) come last
@@ -7,9 +7,8 @@ and are covered through `payload_xxh3`, so that a row can be checked without rea
 
 from __future__ import annotations
 
-import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -78,6 +77,7 @@ TABLES = {
                 "text": "TEXT NOT NULL",
                 "created": "REAL NOT NULL",
                 "finish_reason": "TEXT",
+                "damaged": "INTEGER",  # 1 where a repair took the text from a record that failed its checksum
             },
         ),
         Table(
@@ -154,16 +154,10 @@ TABLES = {
     )
 }
 
-# UPGRADES[n] takes a file of layout n + 1 to n + 2, inside a transaction. A column added without a default leaves
-# the checksums of existing rows valid, because NULL columns are not part of them.
-UPGRADES: tuple[Callable[[sqlite3.Connection], object], ...] = (
-    lambda connection: connection.execute("ALTER TABLE receipt ADD COLUMN donor TEXT"),
-)
-
 
 def layout_version() -> int:
-    """Return the layout (SQLite's `user_version`) that this version of Dormouse writes."""
-    return 1 + len(UPGRADES)
+    """Return the layout (SQLite's `user_version`) that this version of Dormouse writes; see `upgrades`."""
+    return 3
 
 
 def creation() -> Iterator[str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import secrets
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
 from engine.errors import SlotFileError
 from engine.slot.file import mapping
 from engine.slot.file.connection import Connection
+from engine.slot.file.disk import create_private, sync, temporary_beside
 from engine.slot.file.failures import DamagedError, UnfinishedError, told
-from engine.slot.file.schema import TABLES
+from engine.slot.file.schema import TABLES, layout_version
 from engine.slot.file.state_tables import StateTables
 from engine.slot.file.transcript_tables import TranscriptTables
+from engine.slot.file.upgrades import upgrade
+from engine.slot.records import Message
 
 
 class SlotFile(TranscriptTables, StateTables):
@@ -26,6 +28,9 @@ class SlotFile(TranscriptTables, StateTables):
 
     Every method raises `SlotFileError` (`SlotBusyError` where another process has the file) and nothing else.
     """
+
+    notes: Sequence[str] = ()
+    """What the person should know of how the file was opened, in sentences."""
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
@@ -40,7 +45,7 @@ class SlotFile(TranscriptTables, StateTables):
         with told(str(path)):
             if not path.parent.exists():
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _create_private(path)
+            create_private(path)
         try:
             return cls.open(path)
         except BaseException:
@@ -64,10 +69,13 @@ class SlotFile(TranscriptTables, StateTables):
         except DamagedError:
             connection = Connection(path, read_only=True, salvage=True)
         try:
-            return cls(connection)
+            notes = _upgrade(connection)
+            slot_file = cls(connection)
         except BaseException:
             connection.close()
             raise
+        slot_file.notes = notes
+        return slot_file
 
     def __enter__(self) -> Self:
         return self
@@ -75,9 +83,41 @@ class SlotFile(TranscriptTables, StateTables):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def path(self) -> Path | None:
+        """Where the file is, None for one in memory."""
+        return self._connection.path
+
     def close(self) -> None:
         """Close the file and give up its lock; may be called again."""
         self._connection.close()
+
+    def look_over(self) -> list[str]:
+        """Look at every record, though not into rows and checkpoints; return what is damaged, in sentences.
+
+        What is beside the transcript is in `state_damage` from then on.
+        """
+        for table in TABLES.keys() - {"totals", "message"}:
+            self._note_damage(table)
+        for model in self.models():
+            self.checkpoints(model.id)
+            self.rows_index(model.id)
+        self.contents()
+        self.receipts()
+        self.log()
+        return [*self.damage, *self.state_damage]
+
+    def copy_messages(self, messages: Iterable[Message]) -> None:
+        """Insert messages of another file under their ids, damaged ones marked as such."""
+        for message in messages:
+            self._raw.insert("message", {"id": message.id, **mapping.message_values(message)})
+
+    def copy_records(self, other: SlotFile, table: str, is_wanted: Callable[[mapping.Values], bool]) -> None:
+        """Insert those records of another file, without payload, that are intact and wanted, under their ids."""
+        for row in other._raw.scan(table).records:
+            values = {name: row.values[name] for name in TABLES[table].columns}
+            if row.intact and is_wanted({"id": row.id, **values}):
+                self._raw.insert(table, {"id": row.id, **values})
 
     def sizes(self) -> dict[str, int]:
         """Return bytes: of the file, of its unused pages, and of what is stored in it, by kind."""
@@ -107,16 +147,16 @@ class SlotFile(TranscriptTables, StateTables):
         with told(str(path)):
             if self._connection.path and path.exists() and path.samefile(self._connection.path):
                 raise SlotFileError(f"{path} can't be a copy of itself.")
-            temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            _create_private(temporary)
+            temporary = temporary_beside(path)
+            create_private(temporary)
             try:
                 self._copy_into(temporary, name=str(path))
-                _sync(temporary)
+                sync(temporary)
                 temporary.replace(path)
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-            _sync(path.parent)
+            sync(path.parent)
 
     def _copy_into(self, path: Path, *, name: str) -> None:
         if not self.has_losses:
@@ -130,19 +170,27 @@ class SlotFile(TranscriptTables, StateTables):
 
     def _rescue_into(self, path: Path) -> None:
         with SlotFile.open(path) as copy, copy.transaction():
-            for message in self.messages():
-                values = {"id": message.id, **mapping.message_values(message)}
-                copy._raw.insert("message", values, intact=not message.damaged)
+            copy.copy_messages(self.messages())
             for key, value in self.manifest().items():
                 copy.set_manifest(key, value)
             for table in ("model", "content", "receipt", "log"):
-                for row in self._raw.scan(table).records:
-                    if row.intact:
-                        known = ("id", *TABLES[table].columns)
-                        copy._raw.insert(table, {name: row.values[name] for name in known})
+                copy.copy_records(self, table, lambda _: True)
 
     def _sum(self, table: str) -> int:
         return sum(row.values["nbytes"] for row in self._raw.scan(table).records if row.intact)
+
+
+def _upgrade(connection: Connection) -> list[str]:
+    """Bring a file that may be written to the present layout; one that is damaged stays as it is."""
+    if not connection.writable or connection.layout == layout_version():
+        return []
+    try:
+        return upgrade(connection)
+    except DamagedError:
+        connection.refuse_writes(
+            f"{connection.name} is damaged and therefore not written; save a copy and go on in that."
+        )
+        return []
 
 
 def _finish(path: Path, unfinished: UnfinishedError) -> Connection:
@@ -152,17 +200,3 @@ def _finish(path: Path, unfinished: UnfinishedError) -> Connection:
     except SlotFileError:
         raise unfinished from None
     return Connection(path, read_only=True)
-
-
-def _create_private(path: Path) -> None:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
-        return  # Windows can't, and need not, sync a folder
-    file = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

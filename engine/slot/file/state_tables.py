@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from engine.slot.file import mapping
 from engine.slot.file.failures import DamagedError
 from engine.slot.file.tables import Tables
+from engine.slot.file.upgrades import FIRST_WITH_CUT_ROWS, behind_forks
 from engine.slot.records import Checkpoint, CheckpointPayload, ModelIdentity, Segment, StoredRows
 
 _DELETE_BYTES = 16 << 20  # of payload in one transaction
@@ -18,6 +19,8 @@ _DELETE_BYTES = 16 << 20  # of payload in one transaction
 
 class StateTables(Tables):
     """Gives back state that is exactly what was stored, or leaves it out."""
+
+    _suspects: Set[int] = frozenset()  # segments that an upgrade would put aside
 
     # Ids of segments, rows and checkpoints are chosen by the writer, who therefore need not wait for a write.
 
@@ -39,6 +42,10 @@ class StateTables(Tables):
                 return replace(model, id=known.id)
         return replace(model, id=self._raw.insert("model", values))
 
+    def recognize_model(self, id: int, fingerprint: str) -> None:
+        """Note that states which are stored under another fingerprint are this model's."""
+        self._raw.update("model", id, {"fingerprint": fingerprint})
+
     def segments(self, model: int) -> dict[int, Segment]:
         """Return a model's segments by id, parents before children, each with its whole path and right digests."""
         return {id: segment for id, segment in self._all_segments().items() if segment.model == model}
@@ -50,7 +57,7 @@ class StateTables(Tables):
     def rows_index(self, model: int) -> list[StoredRows]:
         """Return which memory rows of a model's segments are stored."""
         segments = self._all_segments()
-        spans = self._records("rows", lambda values: mapping.row_span_from(values, segments))
+        spans = self._records("rows", lambda values: mapping.row_span_from(values, segments), but=self._is_put_aside)
         return [span for span in spans if segments[span.segment].model == model]
 
     def read_rows(self, id: int) -> bytes | None:
@@ -69,7 +76,9 @@ class StateTables(Tables):
     def checkpoints(self, model: int) -> list[Checkpoint]:
         """Return the checkpoints on a model's segments, those given up as well, oldest first."""
         segments = self._all_segments()
-        checkpoints = self._records("checkpoint", lambda values: mapping.checkpoint_from(values, segments))
+        checkpoints = self._records(
+            "checkpoint", lambda values: mapping.checkpoint_from(values, segments), but=self._is_put_aside
+        )
         return [checkpoint for checkpoint in checkpoints if segments[checkpoint.segment].model == model]
 
     def read_checkpoint(self, id: int) -> CheckpointPayload | None:
@@ -117,12 +126,26 @@ class StateTables(Tables):
 
     def _all_segments(self) -> dict[int, Segment]:
         found: dict[int, Segment] = {}
-        for values in self._intact("segment"):
+        records = {values["id"]: values for values in self._intact("segment")}
+        self._suspects = self._find_suspects(records)
+        for values in records.values():
+            if values["id"] in self._suspects:
+                continue
             try:
                 found[values["id"]] = mapping.segment_from(values, found)
             except ValueError:
                 self._damaged.add("segment")
         return found
+
+    def _is_put_aside(self, values: mapping.Values) -> bool:
+        return values["segment"] in self._suspects
+
+    def _find_suspects(self, segments: Mapping[int, mapping.Values]) -> set[int]:
+        """Return the segments whose state an older version may have computed on wrong rows; an upgrade drops them."""
+        if self._connection.layout >= FIRST_WITH_CUT_ROWS:
+            return set()
+        borrowed = any(values["donor"] for values in self._intact("receipt"))
+        return behind_forks(segments, borrowed=borrowed)
 
     def _payload(self, table: str, id: int) -> dict[str, Any] | None:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from engine.errors import DormouseError, SlotFileError
+from engine.slot.file.repair import Repaired, repair_open
 from engine.slot.file.slot_file import SlotFile
 
 P = ParamSpec("P")
@@ -112,6 +113,26 @@ class Store:
             slot_file.close()
 
         return self.call(replace)
+
+    def repair(self) -> Future[Repaired | None]:
+        """Put a repaired file in the place of this one and go on in that; None if there was nothing to repair.
+
+        Where that fails, the store goes on in the file as it is.
+        """
+
+        def replace(slot_file: SlotFile) -> Repaired | None:
+            repaired = repair_open(slot_file)
+            if repaired is not None and slot_file.path is not None:
+                self._slot_file = SlotFile.open(slot_file.path)
+                slot_file.close()
+                self._failure = None
+            return repaired
+
+        return self.call(replace)
+
+    def tell(self, text: str) -> None:
+        """Tell the person something about the file, the way that failures are told."""
+        self._on_error(SlotFileError(text))
 
     def flush(self) -> None:
         """Wait until everything asked so far is done."""

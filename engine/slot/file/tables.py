@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from engine.slot.file import mapping
 from engine.slot.file.connection import Connection
-from engine.slot.file.record_store import RecordStore
+from engine.slot.file.record_store import RawRecord, RecordStore
 
 T = TypeVar("T")
 
@@ -56,9 +56,17 @@ class Tables:
         """Commit everything done inside at once, or nothing of it."""
         return self._raw.transaction()
 
-    def _records(self, table: str, build: Callable[[mapping.Values], T]) -> list[T]:
+    def _records(
+        self,
+        table: str,
+        build: Callable[[mapping.Values], T],
+        *,
+        but: Callable[[mapping.Values], bool] = lambda _: False,
+    ) -> list[T]:
         records = []
         for values in self._intact(table):
+            if but(values):
+                continue
             try:
                 records.append(build(values))
             except ValueError:
@@ -66,7 +74,11 @@ class Tables:
         return records
 
     def _intact(self, table: str) -> Iterator[mapping.Values]:
+        return (row.values for row in self._note_damage(table) if row.intact)
+
+    def _note_damage(self, table: str) -> list[RawRecord]:
+        """Return the records of a table; note if some are missing or not intact."""
         scan = self._raw.scan(table)
         if not scan.whole or not all(row.intact for row in scan.records):
             self._damaged.add(table)
-        return (row.values for row in scan.records if row.intact)
+        return scan.records

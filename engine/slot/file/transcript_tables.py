@@ -37,9 +37,10 @@ class TranscriptTables(Tables):
         """Return all messages by id, parents before children, and bring `damage` up to date."""
         scan = self._raw.scan("message")
         found: dict[int, Message] = {}
+        n_damaged = 0  # since the last repair
         for row in scan.records:
+            n_damaged += mapping.is_damaged(row, found)
             found[row.id] = mapping.message_from(row, found)
-        n_damaged = sum(message.damaged for message in found.values())
         manifest = self._raw.scan("manifest")
         losses = {
             "The file is cut short or damaged in its structure.": not self._is_sound,
