@@ -184,7 +184,7 @@ def test_command(environment: Environment, arguments: Sequence[str]) -> None:
 
 def bench_command(environment: Environment, arguments: Sequence[str]) -> None:
     """Measure several models beside llama.cpp."""
-    run(environment.python, "packaging/benchmarks.py", *arguments)
+    run(environment.python, "-m", "bench.table", *arguments)
 
 
 def install_desktop_command(environment: Environment, _arguments: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from engine.starter import ModelEntry, fetch_model, read_entry, starter_entry
 MODELS_FOLDER = Path(os.environ.get("DORMOUSE_TEST_MODELS") or user_cache_path("dormouse") / "test-models")
 KERNELS_FOLDER = user_cache_path("dormouse") / "test-kernels"
 os.environ["DORMOUSE_KERNEL_CACHE"] = str(KERNELS_FOLDER)  # compiled once, not in every test's home
-MODELS = {"smollm2": starter_entry(), "gemma3": read_entry(Path(__file__).parent / "data" / "gemma3.json")}
+MODELS = {"smollm2": starter_entry(), "gemma3": read_entry(Path(__file__).parents[1] / "resources" / "gemma3.json")}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cli.bench.model_file import dequantized, write_model
+from bench.model_file import dequantized, write_model
 from engine.formats.gguf import open_gguf
 
 Change = Callable[[str, NDArray[np.float32]], NDArray[np.float32]]

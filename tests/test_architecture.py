@@ -53,17 +53,35 @@ APP_FLOORS = (
     {"dialogs"},
     {"menus"},
     {"window"},
-    {"bench", "main"},
+    {"main"},
 )
 """The same for the window."""
 
 
-OPTIONAL = {"engine/cli/bench/peer_server.py": {"xllamacpp"}}
+BENCH_FLOORS = (
+    {"dot_loop", "footprint", "llama_server_slot", "model_file", "peer_server", "shapes", "speed", "window"},
+    {"limits", "made", "peer", "simulation", "sleep"},
+    {"divergence", "report", "worker"},
+    {"against", "alone", "restore", "simulate"},
+    {"command", "table"},
+)
+"""The same for the benchmarks, which stand above engine and app."""
+
+
+HOUSES = {"engine": FLOORS, "app": APP_FLOORS, "bench": BENCH_FLOORS}
+"""The packages, each of which may also know those before it."""
+
+
+OPTIONAL = {"bench/peer_server.py": {"xllamacpp"}}
 """What a module may import that only the tests install."""
 
 
 def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
+
+
+def all_modules() -> list[Path]:
+    return [module for package in HOUSES for module in modules(package)]
 
 
 def imports(module: Path) -> Iterator[str]:
@@ -86,10 +104,10 @@ def level(part: str, floors: tuple[set[str], ...]) -> int:
     return levels[0]
 
 
-@pytest.mark.parametrize("module", modules("engine") + modules("app"), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("module", all_modules(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_floors_know_only_floors_below(module: Path) -> None:
     package, part = module.relative_to(ROOT).with_suffix("").parts[:2]
-    floors = FLOORS if package == "engine" else APP_FLOORS
+    floors = HOUSES[package]
     known = {name.split(".")[1] for name in imports(module) if name.startswith(f"{package}.")}
     own = -1 if part == "__init__" else level(part, floors)
     assert not {other for other in known if level(other, floors) > own}
@@ -103,14 +121,19 @@ def test_the_live_side_of_a_slot_stands_on_its_file(module: Path) -> None:
     assert not {other for other in known if level(other, SLOT_FLOORS) > own}
 
 
-def test_the_engine_knows_no_window() -> None:
-    for module in modules("engine"):
-        assert not packages(module) & (QT | {"app"}), module
+@pytest.mark.parametrize("package", HOUSES)
+def test_a_package_knows_only_those_below(package: str) -> None:
+    above = set(list(HOUSES)[list(HOUSES).index(package) + 1 :])
+    for module in modules(package):
+        assert not packages(module) & above, module
 
 
 def test_only_the_window_knows_qt() -> None:
-    for module in modules("packaging") + modules("resources"):
-        assert not packages(module) & QT, module
+    others = [module for folder in ("engine", "bench", "packaging", "resources") for module in modules(folder)]
+    for module in others:
+        # the benchmark of the window stands in for the person before it
+        if module != ROOT / "bench" / "window.py":
+            assert not packages(module) & (QT | {"app"}), module
 
 
 def test_widgets_know_no_engine() -> None:
@@ -124,7 +147,7 @@ def test_state_knows_no_widgets() -> None:
 
 
 def test_only_formats_map_files() -> None:
-    for module in modules("engine"):
+    for module in all_modules():
         if ROOT / "engine" / "formats" not in module.parents:
             assert "mmap" not in packages(module), module
 
@@ -137,12 +160,12 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {canonical(requirement.partition("==")[0]) for requirement in project["dependencies"]}
     distributions = packages_distributions()
-    ours = {"engine", "app"} | sys.stdlib_module_names
-    for module in modules("engine") + modules("app"):
+    ours = HOUSES.keys() | sys.stdlib_module_names
+    for module in all_modules():
         for package in packages(module) - ours - OPTIONAL.get(module.relative_to(ROOT).as_posix(), set()):
             assert {canonical(name) for name in distributions[package]} & declared, f"{package} in {module}"
 
 
 def test_development_folders_are_no_packages() -> None:
-    # They would shadow PyPI's `packaging`, which pytest itself imports, and our own `engine`.
+    # They would shadow PyPI's `packaging`, which pytest itself imports, and our own packages.
     assert not [path for folder in ("tests", "packaging") for path in (ROOT / folder).rglob("__init__.py")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from engine.cli.bench.model_file import add_metadata
+from bench.model_file import add_metadata
 from engine.formats.gguf import open_gguf
 
 N_EMBD, N_HEAD, N_FF, N_CTX = 32, 2, 64, 256

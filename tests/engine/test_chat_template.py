@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.cli.bench.peer import Peer
+from bench.peer import Peer
 from engine.errors import FormatError
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.chat_template import FALLBACK, ChatTemplate, ChatTemplateError, load_chat_template

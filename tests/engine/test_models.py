@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.cli.bench.peer import Peer
+from bench.peer import Peer
 from engine.formats.gguf import open_gguf
 from engine.kernels import load_kernels
 from engine.models import load_model

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cli.bench.peer import Peer
+from bench.peer import Peer
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.pretokenizers import PRE_TOKENIZERS
 from engine.tokenizer.tokenizer import load_tokenizer

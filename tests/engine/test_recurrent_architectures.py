@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.peer import Peer
 from engine.arrays import F32
-from engine.cli.bench.peer import Peer
 from engine.errors import FormatError
 from engine.formats.gguf import open_gguf
 from engine.kernels import Kernels, load_kernels

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.cli.bench.peer import Peer
+from bench.peer import Peer
 from engine.errors import FormatError, UnsupportedError
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.detokenizer import IncrementalDetokenizer

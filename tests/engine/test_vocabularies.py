@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.cli.bench.peer import Peer
+from bench.peer import Peer
 from engine.errors import FormatError
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cli.bench.peer import Peer
+from bench.peer import Peer
 from engine.formats.gguf import open_gguf
 from engine.kernels import Kernels
 from engine.models import Model, load_model

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
-from engine.cli.bench.model_file import add_metadata
+from bench.model_file import add_metadata
 
 N_CTX = 1024
 CHAT_TEMPLATE = (

@@ -197,7 +197,7 @@ def test_tests_run_after_style_and_types(dev: ModuleType, run: FakeRun) -> None:
 def test_benchmarks_run_in_the_environment(dev: ModuleType, run: FakeRun) -> None:
     assert dev.main(["bench", "--quick"]) == 0
     python = DEV.parents[1] / ".venv" / "bin" / "python"
-    assert run.commands == [f"{python} packaging/benchmarks.py --quick"]
+    assert run.commands == [f"{python} -m bench.table --quick"]
 
 
 @pytest.mark.usefixtures("prepared")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("engine", "app", "resources", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("engine", "app", "bench", "resources", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,14 @@ def test_the_wheel_starts(programs: Path, tmp_path: Path, program: str) -> None:
         [programs / program, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] in started.stdout
+
+
+@pytest.mark.parametrize("command", ["bench", "simulate-retention"])
+def test_the_wheel_holds_the_benchmarks(programs: Path, tmp_path: Path, command: str) -> None:
+    started = subprocess.run(
+        [programs / "dormouse-cli", command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert f"usage: dormouse-cli {command}" in started.stdout
 
 
 def test_the_wheel_holds_the_resources(programs: Path, tmp_path: Path) -> None:

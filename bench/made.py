@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, TokenType
 
+from bench.model_file import dequantized, write_model
+from bench.shapes import SHAPES, Shape
 from engine.arrays import F32
-from engine.cli.bench.model_file import dequantized, write_model
-from engine.cli.bench.shapes import SHAPES, Shape
 from engine.cli.terminal import StatusLine
 from engine.formats.gguf import open_gguf
 

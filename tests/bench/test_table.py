@@ -1,17 +1,14 @@
 """The table of benchmarks, filled by benchmarks that are not run."""
 
-import importlib.util
 import json
 import subprocess
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from bench import table
 from engine.errors import DormouseError
 
-SCRIPT = Path(__file__).parents[2] / "packaging" / "benchmarks.py"
 REPORT = {
     "processor": "Some Processor, 2 cores",
     "kernels_identity": "avx2/1",
@@ -48,26 +45,16 @@ class FakeBench:
         return subprocess.CompletedProcess(command, int(fails), "" if fails else json.dumps(REPORT))
 
 
-@pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("dormouse_benchmarks", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "fetch_model", lambda entry, folder: folder / entry.file_name)
-    return module
-
-
-@pytest.fixture
-def bench(benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeBench:
+@pytest.fixture(name="bench")
+def _bench(monkeypatch: pytest.MonkeyPatch) -> FakeBench:
     fake = FakeBench()
-    monkeypatch.setattr(benchmarks.subprocess, "run", fake)
+    monkeypatch.setattr(table, "fetch_model", lambda entry, folder: folder / entry.file_name)
+    monkeypatch.setattr(subprocess, "run", fake)
     return fake
 
 
-def test_models_types_and_shapes_are_measured(benchmarks: ModuleType, bench: FakeBench) -> None:
-    assert benchmarks.main(["--runs", "3", "--quick"]) == 0
+def test_models_types_and_shapes_are_measured(bench: FakeBench) -> None:
+    assert table.main(["--runs", "3", "--quick"]) == 0
     assert len(bench.commands) == 10
     for line in bench.commands:
         assert "bench --against xllamacpp --json" in line
@@ -80,8 +67,8 @@ def test_models_types_and_shapes_are_measured(benchmarks: ModuleType, bench: Fak
     assert [options.partition(".gguf")[2] for options in chosen[:4]] == ["", " --type q8_0", " --type q4_0", ""]
 
 
-def test_the_table(benchmarks: ModuleType, bench: FakeBench, capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmarks.main([]) == 0
+def test_the_table(bench: FakeBench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert table.main([]) == 0
     assert bench.commands[0].endswith("--runs 5")
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "| model | prefill 512 | prefill 4,096 | decode at 0 | decode at 4,096 |"
@@ -91,11 +78,9 @@ def test_the_table(benchmarks: ModuleType, bench: FakeBench, capsys: pytest.Capt
     assert "- machine: Some Processor, 2 cores; 2 threads" in shown
 
 
-def test_a_failure_is_told_and_the_others_go_on(
-    benchmarks: ModuleType, bench: FakeBench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_is_told_and_the_others_go_on(bench: FakeBench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.fails = "lfm2-350m --type q4_0"
-    assert benchmarks.main([]) == 1
+    assert table.main([]) == 1
     captured = capsys.readouterr()
     assert len(bench.commands) == 10
     assert captured.err.endswith("could not be measured: lfm2-350m, random, q4_0\n")
@@ -103,16 +88,14 @@ def test_a_failure_is_told_and_the_others_go_on(
     assert "lfm2-350m, random, q4_0" not in captured.out
 
     bench.fails = "bench"
-    assert benchmarks.main([]) == 1
+    assert table.main([]) == 1
     assert capsys.readouterr().out == ""
 
 
-def test_a_model_that_can_not_be_fetched(
-    benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_can_not_be_fetched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(*_: object) -> None:
         raise DormouseError("There is no connection.")
 
-    monkeypatch.setattr(benchmarks, "fetch_model", refuse)
-    assert benchmarks.main([]) == 1
+    monkeypatch.setattr(table, "fetch_model", refuse)
+    assert table.main([]) == 1
     assert capsys.readouterr().err.endswith("bench: There is no connection.\n")

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bench.peer import Peer
+from bench.speed import N_UBATCH
 from engine import paths
 from engine.arrays import F32, TokenIds
-from engine.cli.bench.peer import Peer
-from engine.cli.bench.speed import N_UBATCH
 from engine.formats.gguf import open_gguf
 from engine.kernels import Kernels, load_kernels
 from engine.kernels.choice import PORTABLE

@@ -17,13 +17,13 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
+from bench.divergence import Divergence, measure_divergence
+from bench.footprint import own_memory
+from bench.peer import Peer, PeerError
+from bench.report import Report, Result, fractions, render
+from bench.speed import Task
+from bench.worker import Loaded, Worker
 from engine.arrays import TokenIds
-from engine.cli.bench.divergence import Divergence, measure_divergence
-from engine.cli.bench.footprint import own_memory
-from engine.cli.bench.peer import Peer, PeerError
-from engine.cli.bench.report import Report, Result, fractions, render
-from engine.cli.bench.speed import Task
-from engine.cli.bench.worker import Loaded, Worker
 from engine.cli.terminal import StatusLine
 from engine.errors import DormouseError
 
@@ -171,12 +171,12 @@ def _divergence(model: Path, loaded: Loaded, status: StatusLine) -> Divergence:
 def _gap_ms(model: Path, kernels: str | None, n_ctx_train: int) -> tuple[float | None, str | None]:
     """Return the worst gap of the window's event loop while the model loads, reads and writes; else why there is none.
 
-    The window is another program, of which nothing is known here but its command line.
+    In a process of its own, as this one has no screen and needs none of the libraries that Qt asks for.
     """
     if n_ctx_train < _GAP_N_CTX:
         return None, f"the model's context is {n_ctx_train:,} tokens, less than {_GAP_N_CTX:,}"
     environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"} | ({"DORMOUSE_KERNELS": kernels} if kernels else {})
-    command = [sys.executable, "-m", "app.bench", str(model), "--json"]
+    command = [sys.executable, "-m", "bench.window", str(model), "--json"]
     try:
         ended = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_GAP_TIMEOUT, check=False

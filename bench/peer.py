@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-from engine.cli.bench import peer_server
+from bench import peer_server
 from engine.errors import DormouseError
 
 

@@ -14,7 +14,7 @@ from random import Random
 from statistics import fmean
 from typing import Literal, Protocol
 
-from engine.cli.llama_server_slot import ServerSettings, ServerSlot
+from bench.llama_server_slot import ServerSettings, ServerSlot
 from engine.slot.records import CheckpointReason
 from engine.slot.retention import Place, Retention, RowCost
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from engine.cli.llama_server_slot import ServerSettings
-from engine.cli.simulation import MEMORIES, Action, Comparison, SimulatedMemory, compare
+from bench.llama_server_slot import ServerSettings
+from bench.simulation import MEMORIES, Action, Comparison, SimulatedMemory, compare
 from engine.cli.terminal import StatusLine
 
 LENGTHS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)

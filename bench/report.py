@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from engine.cli.bench.limits import Limits
-from engine.cli.bench.speed import Task
+from bench.limits import Limits
+from bench.speed import Task
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
+from bench.footprint import PeakMemory, weights_held
+from bench.limits import Limits, measure_limits
+from bench.speed import Speed, Task, random_ids
 from engine import paths
 from engine.arrays import TokenIds
-from engine.cli.bench.footprint import PeakMemory, weights_held
-from engine.cli.bench.limits import Limits, measure_limits
-from engine.cli.bench.speed import Speed, Task, random_ids
 from engine.errors import DormouseError
 from engine.kernels import load_kernels
 from engine.runtime import EngineSettings, Runtime

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.speed import N_UBATCH
 from engine.arrays import F32, TokenIds
-from engine.cli.bench.speed import N_UBATCH
 from engine.kernels import Kernels, Matrix
 from engine.models import Model
 
@@ -72,7 +72,7 @@ def _read_speed(nbytes: int, n_threads: int) -> float:
 def _operation_speed(kernels: Kernels) -> float | None:
     if not kernels.packs:
         return None
-    from engine.cli.bench.dot_loop import DotLoop  # noqa: PLC0415 - the compiler may not be there
+    from bench.dot_loop import DotLoop  # noqa: PLC0415 - the compiler may not be there
     from engine.kernels.compiled.isa import INSTRUCTION_SETS  # noqa: PLC0415
 
     loop = DotLoop(INSTRUCTION_SETS[kernels.name])

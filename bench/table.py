@@ -1,5 +1,7 @@
 """Measure several models beside llama.cpp, and print the results as Markdown.
 
+    python -m bench.table [--runs N] [--quick]
+
 `packaging/dev.py bench` runs this in the virtual environment. The models are those of the tests, also in other tensor
 types, and random weights in the shapes of published models.
 """
@@ -12,16 +14,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_cache_path
 
-from engine.cli.bench import SHAPES
+from bench.shapes import SHAPES
 from engine.errors import DormouseError
 from engine.starter import fetch_model, read_entry, starter_entry
 
-ROOT = Path(__file__).resolve().parent.parent
 MODELS_FOLDER = Path(os.environ.get("DORMOUSE_TEST_MODELS") or user_cache_path("dormouse") / "test-models")
 TYPES = ("q8_0", "q4_0")
 SPEEDS = {
@@ -43,7 +45,7 @@ def benchmarks() -> dict[str, list[str]]:
     Raises DormouseError if a model can't be fetched.
     """
     chosen = {}
-    for entry, types in ((starter_entry(), TYPES), (read_entry(ROOT / "tests" / "data" / "gemma3.json"), ())):
+    for entry, types in ((starter_entry(), TYPES), (read_entry(resources.files("resources") / "gemma3.json"), ())):
         say(f"fetching {entry.name}, unless it is there")
         model = ["--model", str(fetch_model(entry, MODELS_FOLDER))]
         chosen[entry.name] = model
@@ -57,7 +59,7 @@ def benchmarks() -> dict[str, list[str]]:
 def measure(options: Sequence[str]) -> Report | None:
     """Run one benchmark in a process of its own; None if it fails, the reason of which it has told on stderr."""
     command = [sys.executable, "-m", "engine.cli", "bench", "--against", "xllamacpp", "--json", *SIZES, *options]
-    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return None if ended.returncode else json.loads(ended.stdout)
 
 
@@ -123,7 +125,7 @@ def say(text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure all, whatever of it fails; return 1 if something did."""
-    parser = argparse.ArgumentParser(prog="dev.py bench", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.table", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="pairs to take the median of (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="leave out distributions and the window's event loop")
     arguments = parser.parse_args(argv)

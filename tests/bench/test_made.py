@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, quantize
 
+from bench.made import TYPES, with_model, write_copy, write_random
+from bench.model_file import is_matrix
+from bench.peer import Peer
+from bench.shapes import SHAPES, Shape, lfm2, mamba2, qwen35
 from engine.cli import main
-from engine.cli.bench import with_model
-from engine.cli.bench.made import TYPES, write_copy, write_random
-from engine.cli.bench.model_file import is_matrix
-from engine.cli.bench.peer import Peer
-from engine.cli.bench.shapes import SHAPES, Shape, lfm2, mamba2, qwen35
 from engine.errors import DormouseError
 from engine.formats.gguf import open_gguf
 from engine.kernels import Kernels, load_kernels

@@ -10,9 +10,9 @@ import time
 from statistics import median
 from typing import Any
 
+from bench.sleep import sleep_and_wake
+from bench.speed import Speed, Task, random_ids
 from engine import paths
-from engine.cli.bench.sleep import sleep_and_wake
-from engine.cli.bench.speed import Speed, Task, random_ids
 from engine.cli.terminal import StatusLine
 from engine.errors import DormouseError
 from engine.kernels import Kernels, load_kernels

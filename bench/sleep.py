@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.cli.bench.speed import N_UBATCH, random_ids
+from bench.speed import N_UBATCH, random_ids
 from engine.conversation import read_transcript
 from engine.errors import DormouseError
 from engine.runtime import Runtime

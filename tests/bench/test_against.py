@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.against import peer_seconds
+from bench.peer import Peer, PeerError
+from bench.speed import Task
 from engine.cli import main
-from engine.cli.bench.against import peer_seconds
-from engine.cli.bench.peer import Peer, PeerError
-from engine.cli.bench.speed import Task
 from tests.e2e.conftest import run_cli
 from tests.tiny_gguf import N_CTX, small_spm, write_llama
 

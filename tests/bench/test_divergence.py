@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.cli.bench.divergence import kl_divergence
+from bench.divergence import kl_divergence
 
 
 def test_equal_distributions_do_not_diverge() -> None:

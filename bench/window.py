@@ -1,6 +1,6 @@
 """Measure how long the window keeps its person waiting.
 
-    python -m app.bench MODEL.gguf [--json]
+    python -m bench.window MODEL.gguf [--json]
 
 Prints the worst gap of the event loop while the model is loaded, while 1,500 tokens are read and while 2,000 stream in;
 how soon a conversation of 4,000 tokens can be read and answered in; and how long closing in the middle of a prefill
@@ -155,7 +155,9 @@ def _after(seconds: float) -> Callable[[], object]:
 
 def main() -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(prog="python -m app.bench", description="Measure how long the window makes wait.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.window", description="Measure how long the window makes wait."
+    )
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
@@ -171,8 +173,7 @@ def main() -> int:
         application.exec()
         findings = measurement.findings
         del measurement
-    text = json.dumps({"gap_ms": findings.gap_ms, **asdict(findings)}) if arguments.json else _render(findings)
-    sys.stdout.write(text + "\n")
+    print(json.dumps({"gap_ms": findings.gap_ms, **asdict(findings)}) if arguments.json else _render(findings))
     return 0
 
 
