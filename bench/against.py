@@ -21,7 +21,7 @@ from bench.divergence import Divergence, measure_divergence
 from bench.footprint import own_memory
 from bench.peer import Peer, PeerError
 from bench.report import Report, Result, fractions, render
-from bench.speed import Task
+from bench.speed import Workload
 from bench.worker import Loaded, Worker
 from engine.arrays import TokenIds
 from engine.cli.terminal import StatusLine
@@ -38,35 +38,35 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
     Peer.require()
     depth = DEPTH if arguments.depth is None else arguments.depth
-    report = _compare(arguments, _tasks(arguments.n_prompt, arguments.n_gen, depth))
+    report = _compare(arguments, _workloads(arguments.n_prompt, arguments.n_gen, depth))
     print(json.dumps(asdict(report)) if arguments.json else render(report))
     return 0
 
 
-def _tasks(n_prompt: int, n_gen: int, depth: int) -> list[Task]:
-    """Return the tasks in such an order that a long prefill leaves in the memory what the decode behind it needs."""
-    short = [Task("decode", n_gen, 0), Task("prefill", n_prompt, 0)]
-    return [*short, Task("prefill", depth, 0), Task("decode", n_gen, depth)] if depth else short
+def _workloads(n_prompt: int, n_gen: int, depth: int) -> list[Workload]:
+    """Return the workloads in such an order that a long prefill leaves in memory what the decode behind it needs."""
+    short = [Workload("decode", n_gen, 0), Workload("prefill", n_prompt, 0)]
+    return [*short, Workload("prefill", depth, 0), Workload("decode", n_gen, depth)] if depth else short
 
 
-def _compare(arguments: argparse.Namespace, tasks: Sequence[Task]) -> Report:
+def _compare(arguments: argparse.Namespace, workloads: Sequence[Workload]) -> Report:
     status = StatusLine()
     _read_through(arguments.model)
     status.show("loading the model")
-    n_tokens = max(task.n_ctx for task in tasks)
+    n_tokens = max(workload.n_ctx for workload in workloads)
     with Worker(arguments.model, kernels=arguments.kernels, n_threads=arguments.threads, n_tokens=n_tokens) as worker:
         loaded = worker.loaded
         # the peer can't begin with nothing, and generates one token more than it evaluates
-        fitting = [task for task in tasks if task.n_ctx + 2 <= loaded.n_ctx_train]
+        fitting = [workload for workload in workloads if workload.n_ctx + 2 <= loaded.n_ctx_train]
         if not fitting:
             raise DormouseError(
-                f"{min(task.n_ctx for task in tasks):,} tokens are more than the model's context of "
+                f"{min(workload.n_ctx for workload in workloads):,} tokens are more than the model's context of "
                 f"{loaded.n_ctx_train:,}: lower --depth, --n-prompt or --n-gen."
             )
         # no checkpoints and no store of old prompts: they would cost the peer time and memory, and serve nothing here
         with Peer(
             arguments.model,
-            n_ctx=max(task.n_ctx + 2 for task in fitting),
+            n_ctx=max(workload.n_ctx + 2 for workload in fitting),
             n_threads=loaded.n_threads,
             n_parallel=1,
             n_ctx_checkpoints=0,
@@ -77,7 +77,8 @@ def _compare(arguments: argparse.Namespace, tasks: Sequence[Task]) -> Report:
             status.show("measuring the machine")
             ended = worker.end()
     divergence = None if arguments.no_kl else _divergence(arguments.model, loaded, status)
-    skipped = [f"{task}: the model's context is {loaded.n_ctx_train:,} tokens" for task in tasks if task not in fitting]
+    too_long = [workload for workload in workloads if workload not in fitting]
+    skipped = [f"{workload}: the model's context is {loaded.n_ctx_train:,} tokens" for workload in too_long]
     gap_ms = None
     if not arguments.no_gap:
         status.show("watching the window")
@@ -105,7 +106,7 @@ def _compare(arguments: argparse.Namespace, tasks: Sequence[Task]) -> Report:
         kl_ours=divergence.ours if divergence else None,
         kl_peer=divergence.peer if divergence else None,
         gap_ms=gap_ms,
-        limits=fractions(ended.limits, results),
+        limits=fractions(ended.roofline, results),
     )
 
 
@@ -119,34 +120,36 @@ def _read_through(path: Path) -> None:
         raise DormouseError(f"The file {path} can't be read: {error.strerror}.") from error
 
 
-def _take_turns(worker: Worker, peer: Peer, tasks: Sequence[Task], runs: int, status: StatusLine) -> list[Result]:
-    """Return the medians of so many pairs of each task, after one that does not count."""
-    ours: dict[Task, list[float]] = {task: [] for task in tasks}
-    theirs: dict[Task, list[float]] = {task: [] for task in tasks}
+def _take_turns(
+    worker: Worker, peer: Peer, workloads: Sequence[Workload], runs: int, status: StatusLine
+) -> list[Result]:
+    """Return the medians of so many pairs of each workload, after one that does not count."""
+    ours: dict[Workload, list[float]] = {workload: [] for workload in workloads}
+    theirs: dict[Workload, list[float]] = {workload: [] for workload in workloads}
     for i in range(runs + 1):
-        for task in tasks:
-            status.show(f"{task}: " + (f"run {i} of {runs}" if i else "warming up"))
-            ours[task].append(worker.seconds(task, watched=i == 0))
+        for workload in workloads:
+            status.show(f"{workload}: " + (f"run {i} of {runs}" if i else "warming up"))
+            ours[workload].append(worker.seconds(workload, watched=i == 0))
             time.sleep(_SETTLING)
-            theirs[task].append(peer_seconds(peer, worker.loaded.token_ids, task))
+            theirs[workload].append(peer_seconds(peer, worker.loaded.token_ids, workload))
             time.sleep(_SETTLING)
-    return [Result.of(task, ours_s=median(ours[task][1:]), peer_s=median(theirs[task][1:])) for task in tasks]
+    return [Result.of(w, ours_s=median(ours[w][1:]), peer_s=median(theirs[w][1:])) for w in workloads]
 
 
-def peer_seconds(peer: Peer, token_ids: TokenIds, task: Task) -> float:
-    """Return how long a task takes the peer, by its own clock.
+def peer_seconds(peer: Peer, token_ids: TokenIds, workload: Workload) -> float:
+    """Return how long a workload takes the peer, by its own clock.
 
     The first token that it generates is part of its prefill, so that n steps of a decode are those of n + 1 tokens.
     Raises PeerError if it did not do what was asked.
     """
-    if task.test == "prefill":
-        prompt, n_predict = token_ids[task.depth : task.depth + task.n], 1
+    if workload.test == "prefill":
+        prompt, n_predict = token_ids[workload.depth : workload.depth + workload.n], 1
     else:
-        prompt, n_predict = token_ids[: max(task.depth, 1)], task.n + 1
+        prompt, n_predict = token_ids[: max(workload.depth, 1)], workload.n + 1
     timings = peer.completion(
         prompt,
         n_predict=n_predict,
-        cache_prompt=task.test == "decode",
+        cache_prompt=workload.test == "decode",
         ignore_eos=True,
         temperature=0,
         samplers=["top_k"],  # the cheapest way to the best token
@@ -158,7 +161,7 @@ def peer_seconds(peer: Peer, token_ids: TokenIds, task: Task) -> float:
             f"xllamacpp read {n_read} tokens and generated {timings['predicted_n']}, "
             f"instead of {len(prompt)} and {n_predict}."
         )
-    return float(timings["prompt_ms" if task.test == "prefill" else "predicted_ms"]) / 1000
+    return float(timings["prompt_ms" if workload.test == "prefill" else "predicted_ms"]) / 1000
 
 
 def _divergence(model: Path, loaded: Loaded, status: StatusLine) -> Divergence:

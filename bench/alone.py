@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from bench.sleep import sleep_and_wake
-from bench.speed import Speed, Task, random_ids
+from bench.speed import Speed, Workload, random_ids
 from engine import paths
 from engine.cli.terminal import StatusLine
 from engine.errors import DormouseError
@@ -28,12 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
     runtime = Runtime.load(arguments.model, kernels, EngineSettings())
     load_s = time.perf_counter() - started
     depth = arguments.depth or 0
-    tasks = (Task("prefill", arguments.n_prompt, depth), Task("decode", arguments.n_gen, depth))
+    workloads = (Workload("prefill", arguments.n_prompt, depth), Workload("decode", arguments.n_gen, depth))
     report = {
         "model": arguments.name,
         "kernels": kernels.name,
         "threads": kernels.n_threads,
-        "results": _measure(runtime, tasks, arguments.runs),
+        "results": _measure(runtime, workloads, arguments.runs),
         "load_s": round(load_s, 3),
         "peak_rss_mb": _peak_rss_mb(),
     }
@@ -42,9 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(runtime: Runtime, tasks: tuple[Task, ...], runs: int) -> list[dict[str, object]]:
+def _measure(runtime: Runtime, workloads: tuple[Workload, ...], runs: int) -> list[dict[str, object]]:
     """Return the medians of `runs` runs after a warm-up, and what sleep costs behind as many tokens."""
-    longest = max(task.n_ctx for task in tasks)
+    longest = max(workload.n_ctx for workload in workloads)
     if longest > runtime.model.config.n_ctx_train:
         raise DormouseError(
             f"{longest:,} tokens are more than the model's context of {runtime.model.config.n_ctx_train:,}: "
@@ -52,22 +52,22 @@ def _measure(runtime: Runtime, tasks: tuple[Task, ...], runs: int) -> list[dict[
         )
     status = StatusLine()
     speed = Speed(runtime.model, random_ids(runtime.tokenizer.vocabulary, longest))
-    seconds: dict[Task, list[float]] = {task: [] for task in tasks}
+    seconds: dict[Workload, list[float]] = {workload: [] for workload in workloads}
     for i in range(runs + 1):
         status.show(f"run {i} of {runs}" if i else "warming up")
-        for task in tasks:
-            seconds[task].append(speed.seconds(task))
+        for workload in workloads:
+            seconds[workload].append(speed.seconds(workload))
     status.show("saving and waking")
-    saving, waking = sleep_and_wake(runtime, tasks[0].depth)
+    saving, waking = sleep_and_wake(runtime, workloads[0].depth)
     status.clear()
     speeds: list[dict[str, object]] = [
         {
-            "test": task.test,
-            "n": task.n,
-            "depth": task.depth,
-            "ours_tps": round(task.n / median(seconds[task][1:]), 2),
+            "test": workload.test,
+            "n": workload.n,
+            "depth": workload.depth,
+            "ours_tps": round(workload.n / median(seconds[workload][1:]), 2),
         }
-        for task in tasks
+        for workload in workloads
     ]
     return [*speeds, saving, waking]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from bench.limits import Limits
-from bench.speed import Task
+from bench.roofline import Roofline
+from bench.speed import Workload
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Result:
     ratio: float
 
     @classmethod
-    def of(cls, task: Task, *, ours_s: float, peer_s: float) -> Self:
-        """Return the result of a task from the seconds that it took."""
+    def of(cls, workload: Workload, *, ours_s: float, peer_s: float) -> Self:
+        """Return the result of a workload from the seconds that it took."""
         return cls(
-            test=task.test,
-            n=task.n,
-            depth=task.depth,
-            ours_tps=round(task.n / ours_s, 2),
-            peer_tps=round(task.n / peer_s, 2),
+            test=workload.test,
+            n=workload.n,
+            depth=workload.depth,
+            ours_tps=round(workload.n / ours_s, 2),
+            peer_tps=round(workload.n / peer_s, 2),
             ratio=round(peer_s / ours_s, 3),
         )
 
@@ -70,17 +70,17 @@ class Report:
     kl_ours: float | None
     kl_peer: float | None
     gap_ms: float | None
-    limits: Fractions
+    limits: Fractions  # so named for those who read `--json`
 
 
-def fractions(limits: Limits, results: Sequence[Result]) -> Fractions:
-    """Return what the results reach of the machine's limits."""
+def fractions(roofline: Roofline, results: Sequence[Result]) -> Fractions:
+    """Return what the results reach of what the machine could do."""
     decode = [result.ours_tps for result in results if result.test == "decode" and not result.depth]
     prefill = [result.ours_tps for result in results if result.test == "prefill"]
-    read = limits.read_bytes_per_s / 1e9
-    dot = None if limits.operations_per_s is None else limits.operations_per_s / 1e9
-    decode_gb_s = max(decode) * limits.bytes_per_token / 1e9 if decode else None
-    prefill_gops = max(prefill) * limits.operations_per_token / 1e9 if prefill else None
+    read = roofline.read_bytes_per_s / 1e9
+    dot = None if roofline.operations_per_s is None else roofline.operations_per_s / 1e9
+    decode_gb_s = max(decode) * roofline.bytes_per_token / 1e9 if decode else None
+    prefill_gops = max(prefill) * roofline.operations_per_token / 1e9 if prefill else None
     return Fractions(
         decode_gb_s=_rounded(decode_gb_s, 2),
         read_gb_s=round(read, 2),
@@ -125,8 +125,8 @@ def render(r: Report) -> str:
             f"decode reads {f.decode_gb_s:.2f} GB/s of weights, {f.decode_fraction:.0%} of a measured {f.read_gb_s:.2f}"
         )
     if f.prefill_gops is not None:
-        limit = "" if f.dot_gops is None else f", {f.prefill_fraction:.0%} of a measured {f.dot_gops:,.0f}"
-        lines.append(f"prefill does {f.prefill_gops:,.0f} GOPS{limit}")
+        most = "" if f.dot_gops is None else f", {f.prefill_fraction:.0%} of a measured {f.dot_gops:,.0f}"
+        lines.append(f"prefill does {f.prefill_gops:,.0f} GOPS{most}")
     if r.gap_ms is not None:
         lines.append(f"worst gap of the window's event loop: {r.gap_ms:.0f} ms")
     return "\n".join([*lines, *(f"skipped: {what}" for what in r.skipped)])

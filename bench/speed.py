@@ -18,7 +18,7 @@ N_UBATCH = 512
 
 
 @dataclass(frozen=True)
-class Task:
+class Workload:
     """What is timed: reading n tokens, or generating n, behind `depth` others."""
 
     test: Literal["prefill", "decode"]
@@ -41,9 +41,9 @@ def random_ids(vocabulary: Vocabulary, n: int) -> TokenIds:
 
 
 class Speed:
-    """Times tasks on the same token ids, of which there must be enough for the longest.
+    """Times workloads on the same token ids, of which there must be enough for the longest.
 
-    The memory is kept from task to task and cut back to what the next one needs of it; where it can't be, that is
+    The memory is kept from one to the next, and cut back to what that one needs of it; where it can't be, that is
     computed again before the clock starts.
     """
 
@@ -54,24 +54,24 @@ class Speed:
         self._n_known = 0  # tokens of token_ids that lie in the memory, before any that were generated
         self._sampler = Sampler(SamplingParameters(temperature=0))
 
-    def seconds(self, task: Task) -> float:
-        """Return how long a task takes.
+    def seconds(self, workload: Workload) -> float:
+        """Return how long a workload takes.
 
         A prefill ends with the choice of the next token; each step of a decode evaluates a token and chooses the next.
         """
-        return self._prefill(task) if task.test == "prefill" else self._decode(task)
+        return self._prefill(workload) if workload.test == "prefill" else self._decode(workload)
 
-    def _prefill(self, task: Task) -> float:
-        self._go_to(task.depth)
+    def _prefill(self, workload: Workload) -> float:
+        self._go_to(workload.depth)
         started = time.perf_counter()
-        self._next_token(self._read_to(task.depth + task.n))
+        self._next_token(self._read_to(workload.depth + workload.n))
         return time.perf_counter() - started
 
-    def _decode(self, task: Task) -> float:
-        self._go_to(task.depth)
+    def _decode(self, workload: Workload) -> float:
+        self._go_to(workload.depth)
         token_id = int(self._token_ids[0])
         started = time.perf_counter()
-        for _ in range(task.n):
+        for _ in range(workload.n):
             token_id = self._next_token(self._model.forward(np.array([token_id], np.int32), self._memory))
         return time.perf_counter() - started
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.footprint import PeakMemory, weights_held
-from bench.limits import Limits, measure_limits
-from bench.speed import Speed, Task, random_ids
+from bench.roofline import Roofline, measure_roofline
+from bench.speed import Speed, Workload, random_ids
 from engine import paths
 from engine.arrays import TokenIds
 from engine.errors import DormouseError
@@ -30,7 +30,7 @@ class Loaded:
     identity: str
     n_threads: int
     n_ctx_train: int
-    token_ids: TokenIds  # that all tasks read
+    token_ids: TokenIds  # that all workloads read
     load_s: float
     n_compiled: int  # modules of the kernels that were not in the cache, and made loading slower
 
@@ -41,7 +41,7 @@ class Ended:
 
     peak_bytes: int | None  # of memory of its own, the mapped file not among them
     weight_bytes: int
-    limits: Limits
+    roofline: Roofline
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Start:
 
 @dataclass(frozen=True)
 class _Run:
-    task: Task
+    workload: Workload
     watched: bool
 
 
@@ -88,13 +88,13 @@ class Worker:
         self._process.terminate()
         self._process.join()
 
-    def seconds(self, task: Task, *, watched: bool = False) -> float:
-        """Return how long a task takes; when its memory is watched, that may be longer."""
-        seconds: float = self._ask(_Run(task, watched))
+    def seconds(self, workload: Workload, *, watched: bool = False) -> float:
+        """Return how long a workload takes; when its memory is watched, that may be longer."""
+        seconds: float = self._ask(_Run(workload, watched))
         return seconds
 
     def end(self) -> Ended:
-        """Return what there is to say when all tasks have been done."""
+        """Return what there is to say when all workloads have been done."""
         ended: Ended = self._ask(None)
         return ended
 
@@ -155,7 +155,7 @@ def _work(connection: Connection, start: _Start) -> None:
     speed = Speed(model, token_ids)
     while (command := connection.recv()) is not None:
         with memory if command.watched else nullcontext():
-            connection.send(speed.seconds(command.task))
-    limits = measure_limits(model, token_ids)
-    connection.send(Ended(memory.nbytes, weights_held(), limits))
+            connection.send(speed.seconds(command.workload))
+    roofline = measure_roofline(model, token_ids)
+    connection.send(Ended(memory.nbytes, weights_held(), roofline))
     kernels.close()

@@ -60,7 +60,7 @@ APP_FLOORS = (
 
 BENCH_FLOORS = (
     {"dot_loop", "footprint", "llama_server_slot", "model_file", "peer_server", "shapes", "speed", "window"},
-    {"limits", "made", "peer", "simulation", "sleep"},
+    {"made", "peer", "roofline", "simulation", "sleep"},
     {"divergence", "report", "worker"},
     {"against", "alone", "restore", "simulate"},
     {"command", "table"},

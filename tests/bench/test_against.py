@@ -10,7 +10,7 @@ import pytest
 
 from bench.against import peer_seconds
 from bench.peer import Peer, PeerError
-from bench.speed import Task
+from bench.speed import Workload
 from engine.cli import main
 from tests.e2e.conftest import run_cli
 from tests.tiny_gguf import N_CTX, small_spm, write_llama
@@ -92,9 +92,9 @@ def test_a_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_a_peer_that_does_less_than_was_asked_is_not_believed(tiny: Path) -> None:
     ids = np.arange(100, 200, dtype=np.int32)
     with Peer(tiny, n_ctx=256, n_threads=1, n_parallel=1) as peer:
-        assert peer_seconds(peer, ids, Task("decode", 8, 50)) > 0
+        assert peer_seconds(peer, ids, Workload("decode", 8, 50)) > 0
         with pytest.raises(PeerError, match="generated"):
-            peer_seconds(peer, ids, Task("decode", 400, 50))
+            peer_seconds(peer, ids, Workload("decode", 400, 50))
         with pytest.raises(PeerError, match="refuses"):
             peer.request("POST", "/completion", {"prompt": [1] * 1000})
     with pytest.raises(PeerError, match="did not start"):

@@ -19,7 +19,7 @@ _ATTEMPTS = 7
 
 
 @dataclass(frozen=True)
-class Limits:
+class Roofline:
     """What the machine could do, and what a token asks of it."""
 
     read_bytes_per_s: float
@@ -28,7 +28,7 @@ class Limits:
     operations_per_token: int  # two for each weight that a token meets in prefill
 
 
-def measure_limits(model: Model, token_ids: TokenIds) -> Limits:
+def measure_roofline(model: Model, token_ids: TokenIds) -> Roofline:
     """Measure the machine with as many threads as the model's kernels have."""
     kernels = model.kernels
     with _products(kernels) as decoding:
@@ -38,7 +38,7 @@ def measure_limits(model: Model, token_ids: TokenIds) -> Limits:
     with _products(kernels) as reading:
         model.forward(ubatch, model.new_memory())
     n_products = sum(n * weight.shape[0] * weight.shape[1] for n, weight in reading)
-    return Limits(
+    return Roofline(
         read_bytes_per_s=_read_speed(bytes_per_token, kernels.n_threads),
         operations_per_s=_operation_speed(kernels),
         bytes_per_token=bytes_per_token,
@@ -79,12 +79,12 @@ def _operation_speed(kernels: Kernels) -> float | None:
     return loop.n_operations * kernels.n_threads / _shortest(kernels.n_threads, lambda _: loop.run())
 
 
-def _shortest(n_threads: int, task: Callable[[int], object]) -> float:
-    """Return the seconds of the fastest of several attempts, in each of which every thread does the task."""
+def _shortest(n_threads: int, work: Callable[[int], object]) -> float:
+    """Return the seconds of the fastest of several attempts, in each of which every thread does the work."""
     times = []
     with ThreadPoolExecutor(n_threads) as threads:
         for _ in range(_ATTEMPTS):
             started = time.perf_counter()
-            list(threads.map(task, range(n_threads)))
+            list(threads.map(work, range(n_threads)))
             times.append(time.perf_counter() - started)
     return min(times)
