@@ -16,7 +16,7 @@ from engine.generate import MessageEnd, Prompt
 from engine.kernels.kv_types import KV_TYPES
 from engine.runtime import Runtime
 from engine.slot import records
-from engine.slot.archive import Archive
+from engine.slot.archive import OVER_BUDGET, Archive
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import Store
 from engine.slot.file.upgrades import OLDER_VERSION
@@ -296,8 +296,11 @@ def _why_lost(file: SlotFile, model: records.ModelIdentity, others: Sequence[rec
     """Return why a model finds less state than there was once, None if it should find all; `others` have some."""
     if file.state_damage:
         return "damaged"
-    answered = max((receipt.created for receipt in file.receipts()), default=0.0)
+    turns = sorted(receipt.created for receipt in file.receipts())
+    answered, before = (turns[-1] if turns else 0.0), (turns[-2] if len(turns) > 1 else 0.0)
     for entry in file.log():
+        if entry.created >= before and entry.event == OVER_BUDGET:
+            return "state_dropped"
         if entry.created >= answered and entry.event in ("repair", "put_aside"):  # and nothing was computed since
             return "state_dropped" if entry.detail.get("reason") == OLDER_VERSION else "damaged"
     if file.segments(model.id):

@@ -440,6 +440,8 @@ class Walk(RuleBasedStateMachine):
                 return
         assert result is not None
         self._check(one)
+        slot = conversation.slot_for(runtime)
+        assert slot._archive.nbytes <= runtime.settings.disk_budget
         self._check_receipt(one, pending, result, evaluated, was_stopped=stop is not None and looks > stop)
 
     def _check_receipt(
@@ -475,4 +477,3 @@ class Walk(RuleBasedStateMachine):
         assert_same(slot.memory, truth)
         if slot.hidden is not None and hidden is not None:
             assert np.array_equal(slot.hidden[0], hidden)
-        assert archive.nbytes <= 4 * runtime.settings.disk_budget + 10_000_000

@@ -31,6 +31,9 @@ from engine.slot.segments import Run, SegmentTree
 
 T = TypeVar("T")
 
+OVER_BUDGET = "over_budget"
+"""The event in the log that a turn ended where the disk budget holds no state of it."""
+
 _BLOB_BYTES = 4 << 20  # rows are stored in pieces of at most this size
 _BLOB_ROWS = 128  # which go only when none of their rows is needed any more
 
@@ -44,6 +47,7 @@ class Archive:
 
         self.tree = SegmentTree()
         self._next_id = 0
+        self._keeps_nothing = False
         self._read_index()
         self.asleep = {segment.id for segment in self.tree.segments()}  # not used since the file was opened
 
@@ -57,6 +61,17 @@ class Archive:
         self.checkpoints = {checkpoint.id: checkpoint for checkpoint in checkpoints if checkpoint.nbytes}
         self.given_up = {checkpoint.id: checkpoint for checkpoint in checkpoints if not checkpoint.nbytes}
         self._next_id = max(self._next_id, next_id)
+
+    def keep_nothing(self) -> None:
+        """Delete all state of the model, and store none from now on: the file is to hold text alone."""
+        if len(self.tree):
+            self.log("evict", nbytes=self.nbytes, reason="disk_budget")
+            self._store.call(SlotFile.drop_state, self._model)
+        self._keeps_nothing = True
+        self.tree = SegmentTree()
+        self.checkpoints.clear()
+        self.given_up.clear()
+        self.asleep.clear()
 
     def resume(self) -> None:
         """Go on after writes failed: forget rows and checkpoints that are not stored, store segments again."""
@@ -84,7 +99,8 @@ class Archive:
 
     def _put_segment(self, segment: Segment) -> None:
         self.tree.add(segment)
-        self._store.post(lambda file: file.put_segment(segment), nbytes=segment.token_ids.nbytes)
+        if not self._keeps_nothing:
+            self._store.post(lambda file: file.put_segment(segment), nbytes=segment.token_ids.nbytes)
 
     def add_rows(self, path: list[Run], part: MemoryPart, lo: int, hi: int) -> None:
         """Store those of the part's rows lo .. hi - 1 along a path that are not stored yet."""

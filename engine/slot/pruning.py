@@ -15,21 +15,25 @@ from engine.slot.segments import SegmentTree
 _FAR = 1 << 40  # a length that no conversation has
 
 
-def prune(archive: Archive, parts: Sequence[MemoryPart], *, live: Cursor, budget: int, rewindable: bool) -> None:
+def prune(
+    archive: Archive, parts: Sequence[MemoryPart], *, live: Cursor, n_kept: int, budget: int, rewindable: bool
+) -> None:
     """Drop checkpoints, and rows that no checkpoint refers to, until the rest has at most `budget` bytes.
 
-    `live` is where the conversation stands: there is a checkpoint, which stays.
+    `live` is where the conversation stands. Its checkpoint stays, if there is one; so do the rows of its first
+    `n_kept` tokens in parts that can be cut back, which alone must not exceed the budget.
     """
     if archive.nbytes <= budget:
         return
-    places = dict(_places(archive))
+    kept = archive.tree.back_to(live, n_kept)
+    places = dict(_places(archive, live))
     retention = Retention(
         list(places.values()),
         [RowCost(part.row_nbytes, _FAR - part.first_row(_FAR)) for part in parts],
-        live=next(c.id for c in archive.checkpoints.values() if c.cursor == live),
+        live=next((id for id, cursor in _cursors(archive, live).items() if cursor == live), None),
         rewindable=rewindable,
     )
-    _drop_rows(archive, parts)
+    _drop_rows(archive, parts, kept)
     while archive.nbytes > budget and (dropped := retention.drop()):
         archive.drop_checkpoint(archive.checkpoints[dropped.id])
         archive.log(
@@ -40,17 +44,25 @@ def prune(archive: Archive, parts: Sequence[MemoryPart], *, live: Cursor, budget
             expected_tokens=round(dropped.tokens, 1),
         )
         if retention.nbytes <= budget:
-            _drop_rows(archive, parts)
+            _drop_rows(archive, parts, kept)
+    _drop_rows(archive, parts, kept)
+    _drop_tail(archive, kept, budget)
     archive.shrink()
 
 
-def _places(archive: Archive) -> Iterator[tuple[int, Place]]:
-    """Yield the checkpoints, those given up as well, and the forks between them, by id, parents before children."""
+def _cursors(archive: Archive, live: Cursor) -> dict[int, Cursor]:
+    """Return the checkpoints, those given up as well, the forks between them, and the live place, by id."""
+    ids = count(-1, -1)
+    places = {cursor: next(ids) for cursor in (*_forks(archive.tree), live) if cursor.segment is not None}
+    places |= {c.cursor: c.id for c in (*archive.given_up.values(), *archive.checkpoints.values())}
+    return {id: cursor for cursor, id in places.items()}
+
+
+def _places(archive: Archive, live: Cursor) -> Iterator[tuple[int, Place]]:
+    """Yield what `_cursors` returns as places of the tree, parents before children."""
     tree = archive.tree
-    fork_ids = count(-1, -1)
-    ids: dict[Cursor, int] = {cursor: next(fork_ids) for cursor in _forks(tree)}
     known = {c.id: c for c in (*archive.given_up.values(), *archive.checkpoints.values())}
-    ids |= {c.cursor: c.id for c in known.values()}
+    ids = {cursor: id for id, cursor in _cursors(archive, live).items()}
     lengths: dict[int, list[int]] = defaultdict(list)
     for cursor in ids:
         if cursor.segment is not None:
@@ -85,10 +97,21 @@ def _place_above(tree: SegmentTree, cursor: Cursor, lengths: dict[int, list[int]
     return None
 
 
-def _drop_rows(archive: Archive, parts: Sequence[MemoryPart]) -> None:
-    """Drop the rows that no checkpoint refers to."""
+def _drop_tail(archive: Archive, kept: Cursor, budget: int) -> None:
+    """Drop the last rows before a cursor, a piece at a time, until the budget is met: it is a limit."""
+    for run in archive.tree.runs_up(kept):
+        for stored in sorted(archive.tree.spans_of(run.segment.id), key=lambda stored: stored.lo, reverse=True):
+            if archive.nbytes <= budget:
+                return
+            archive.drop_rows(stored)
+
+
+def _drop_rows(archive: Archive, parts: Sequence[MemoryPart], kept: Cursor) -> None:
+    """Drop the rows that neither a checkpoint nor a cursor refers to."""
     needed: set[int] = set()
     for part in parts:
+        if part.rewindable:
+            _add_needed(needed, archive.tree, part, kept)
         for checkpoint in archive.checkpoints.values():
             _add_needed(needed, archive.tree, part, checkpoint.cursor)
     for span in archive.tree.spans():

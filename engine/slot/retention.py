@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from engine.slot.records import CheckpointReason
 
 _REGENERATE, _EDIT, _BRANCH_BACK = 0.5, 0.3, 0.2  # how often people do what, when they do not just go on
+_GO_ON = 4.0  # how much more often they do; it costs something only where the live place is not kept itself
 _NOWHERE = 1 << 60
 
 
@@ -140,6 +141,7 @@ class Retention:
         here, elsewhere = [id for id in ends if id in path], [id for id in ends if id not in path]
         tips = [place.id for place in places if place.id != self._live and not self._children[place.id]]
         away = _BRANCH_BACK if elsewhere else 0.0  # an edit elsewhere follows going there
+        yield from ((id, _GO_ON) for id in [self._live] if id is not None)
         for share, ids in (
             (_REGENERATE, prompts[:1]),
             (_EDIT * (1 - away), here),

@@ -72,6 +72,10 @@ class SegmentTree:
         """Return all stored spans."""
         return [span for spans in self._rows.values() for span in spans]
 
+    def spans_of(self, segment: int) -> list[StoredRows]:
+        """Return the stored spans of one segment, of all parts."""
+        return [span for (owner, _), spans in self._rows.items() if owner == segment for span in spans]
+
     def segments(self) -> Iterable[Segment]:
         """Return all segments, parents before children."""
         return self._segments.values()

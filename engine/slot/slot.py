@@ -16,14 +16,16 @@ from engine.arrays import F32, TokenIds
 from engine.errors import DormouseError
 from engine.memory import Memory
 from engine.models import Model
-from engine.slot.archive import Archive
+from engine.slot.archive import OVER_BUDGET, Archive
 from engine.slot.next_tokens import NextTokens
 from engine.slot.pruning import prune
-from engine.slot.records import Checkpoint, CheckpointPayload, CheckpointReason, Reason, Source
+from engine.slot.records import MESSAGE_ENDS, Checkpoint, CheckpointPayload, CheckpointReason, Reason, Source
 from engine.slot.reuse import Live, Reuse, ReusePlanner
 from engine.slot.segments import ROOT
 
 _LAST_WORDS = 128  # tokens before a checkpoint to which rows alone should suffice to return
+_NO_LIMIT = 1 << 40  # tokens; no conversation has as many
+_NEXT_TOKENS_BYTES = 1024  # at most, in a checkpoint
 _SEGMENT_TOKENS = 64  # evaluated tokens that may wait until they become a segment
 
 
@@ -43,6 +45,8 @@ class Slot:
         self._pending: list[int] = []  # evaluated since the last segment
         self._hidden: F32 | None = None
         self._loss: tuple[Reason, int] | None = None  # why less than so many tokens may be reused
+        if disk_budget == 0:
+            archive.keep_nothing()
 
     @property
     def n_tokens(self) -> int:
@@ -153,25 +157,37 @@ class Slot:
         return self._hidden
 
     def checkpoint(self, *, message: int | None, reason: CheckpointReason) -> None:
-        """Take a context checkpoint at the present length, and drop what exceeds the budget then.
+        """Take a context checkpoint at the present length, unless there is one, and drop what exceeds the budget then.
 
-        Does nothing where there is one already.
+        Where the budget does not even hold this place, there is none: of what can be cut back, as many rows are kept
+        as fit.
         """
         self._flush()
-        if self._hidden is None or self._cursor in {c.cursor for c in self._archive.checkpoints.values()}:
-            return
+        if self.n_tokens > self._most_tokens():
+            if reason in MESSAGE_ENDS:
+                self._archive.log(OVER_BUDGET, n_tokens=self.n_tokens, n_kept=self._most_tokens(), reason="disk_budget")
+        elif self._hidden is not None and self._cursor not in {c.cursor for c in self._archive.checkpoints.values()}:
+            self._take_checkpoint(self._hidden[0], message=message, reason=reason)
+        if self._disk_budget is not None:
+            prune(
+                self._archive,
+                self._memory.parts,
+                live=self._cursor,
+                n_kept=min(self.n_tokens, self._most_tokens()),
+                budget=self._disk_budget,
+                rewindable=self._memory.rewindable,
+            )
+
+    def _take_checkpoint(self, hidden: F32, *, message: int | None, reason: CheckpointReason) -> None:
         path = self._archive.tree.path(self._cursor)
         for part in self._memory.parts:
             if part.row_nbytes:
                 lo = part.first_row(max(0, self.n_tokens - _LAST_WORDS))
                 lo = lo if part.has_rows(lo, self.n_tokens) else part.first_row(self.n_tokens)
                 self._archive.add_rows(path, part, lo, self.n_tokens)
-        next_tokens = NextTokens.of(self._model.logits(self._hidden)[0], kernels=self._model.kernels.identity)
-        payload = CheckpointPayload(self._hidden[0], next_tokens.to_bytes(), self._memory.checkpoint())
+        next_tokens = NextTokens.of(self._model.logits(hidden[None])[0], kernels=self._model.kernels.identity)
+        payload = CheckpointPayload(hidden, next_tokens.to_bytes(), self._memory.checkpoint())
         self._archive.add_checkpoint(self._cursor, payload, message=message, reason=reason)
-        if self._disk_budget is not None:
-            parts, rewindable = self._memory.parts, self._memory.rewindable
-            prune(self._archive, parts, live=self._cursor, budget=self._disk_budget, rewindable=rewindable)
 
     def resume(self) -> None:
         """Store what is live once more, after writes failed."""
@@ -185,7 +201,7 @@ class Slot:
         path = self._archive.tree.path(self._cursor)
         for part in self._memory.parts:
             if part.rewindable:
-                self._archive.add_rows(path, part, 0, self.n_tokens)
+                self._archive.add_rows(path, part, 0, min(self.n_tokens, self._most_tokens()))
 
     def _flush(self) -> None:
         """Make a segment of the tokens evaluated since the last one; store the rows of rewindable parts."""
@@ -197,7 +213,21 @@ class Slot:
         last_run = self._archive.tree.path(self._cursor)[-1:]
         for part in self._memory.parts:
             if part.rewindable:
-                self._archive.add_rows(last_run, part, last_run[0].start, self.n_tokens)
+                self._archive.add_rows(last_run, part, last_run[0].start, min(self.n_tokens, self._most_tokens()))
+
+    def _most_tokens(self) -> int:
+        """Return for how many tokens the disk budget holds what going on behind them needs."""
+        if self._disk_budget is None:
+            return _NO_LIMIT
+        parts = self._memory.parts
+        by_token = sum(part.row_nbytes for part in parts if part.rewindable)
+        fixed = sum(part.row_nbytes * (_NO_LIMIT - part.first_row(_NO_LIMIT)) for part in parts if not part.rewindable)
+        fixed += sum(part.nbytes for part in parts if not part.row_nbytes)
+        fixed += 4 * self._model.config.n_embd + _NEXT_TOKENS_BYTES
+        left = self._disk_budget - fixed
+        if left <= 0:
+            return 0
+        return left // by_token if by_token else _NO_LIMIT
 
     def _rewind(self, reuse: Reuse) -> bool:
         """Cut the live memory back to the place, if it lies on the live path."""

@@ -16,7 +16,7 @@ from engine.slot.file.verify import verify
 from engine.slot.records import ModelIdentity
 from engine.slot.slot import Slot
 from tests.slot_samples import sample_model
-from tests.toy_model import FAMILIES, N_SWA, N_VOCAB, RECURRENT, ToyModel
+from tests.toy_model import FAMILIES, N_SWA, N_VOCAB, ToyModel
 
 BUDGET = 40_000
 
@@ -78,8 +78,7 @@ def talk(slot: Slot, *, n_turns: int, seed: int = 0) -> list[np.ndarray]:
 def test_the_file_stays_within_its_budget_and_says_what_it_lost(model: ToyModel, path: Path, store: Store) -> None:
     slot, archive = open_slot(model, store)
     talk(slot, n_turns=60)
-    live = slot.n_tokens * sum(part.row_nbytes for part in slot.memory.parts) + 4000
-    assert archive.nbytes <= max(BUDGET, live)
+    assert archive.nbytes <= BUDGET
     sizes = store.call(SlotFile.sizes).result()
     assert sizes["rows"] + sizes["checkpoints"] == archive.nbytes
     assert sizes["unused"] < 100_000
@@ -134,9 +133,49 @@ def test_windows_are_stored_once(path: Path, store: Store) -> None:
     assert kept == {"stored": payload + 120 * 64, "separate": payload + n_separate * 64}
 
 
-def test_a_budget_of_nothing_keeps_the_newest(model: ToyModel, store: Store) -> None:
-    slot, archive = open_slot(model, store, budget=0)
+def test_a_budget_of_nothing_leaves_text_alone(model: ToyModel, store: Store) -> None:
+    slot, archive = open_slot(model, store)
     talk(slot, n_turns=10)
-    (checkpoint,) = archive.checkpoints.values()
-    assert archive.tree.n_tokens(checkpoint.cursor) == slot.n_tokens
-    assert checkpoint.nbytes >= sum(np.prod(shape) for shape in (RECURRENT.r, RECURRENT.s)) * checkpoint.has_states
+    assert archive.nbytes > 0
+    slot, archive = open_slot(model, store, budget=0)
+    for _ in range(2):
+        branches = talk(slot, n_turns=10)
+        assert go_on(slot, np.append(branches[-1], 7), ends=[len(branches[-1]) + 1]) == 1  # what is live is live
+        assert archive.nbytes == 0
+        assert store.call(SlotFile.segments, 1).result() == {}
+        sizes = store.call(SlotFile.sizes).result()
+        assert (sizes["rows"], sizes["checkpoints"]) == (0, 0)
+    assert [entry.event for entry in store.call(SlotFile.log).result()].count("evict") == 1
+
+
+@pytest.mark.parametrize("budget", [3_000, 10_000, 20_000])
+def test_of_a_conversation_beyond_its_budget_the_beginning_is_kept(model: ToyModel, store: Store, budget: int) -> None:
+    random = np.random.default_rng(3)
+    ids, ends = random.integers(0, N_VOCAB, 1000).astype(np.int32), list(range(25, 1001, 25))
+    slot, archive = open_slot(model, store, budget=budget)
+    for end in ends:
+        go_on(slot, ids[:end], ends=[end])
+        assert archive.nbytes <= budget
+    slot, archive = open_slot(model, store, budget=budget)
+    reuse = slot.plan(ids)
+    by_token = sum(part.row_nbytes for part in slot.memory.parts if part.rewindable)
+    if by_token:  # as much as fits, but for a checkpoint, a window and a state
+        assert 0.5 * budget - 3_500 <= reuse.n * by_token <= budget
+    assert slot.wake(reuse)
+    go_on(slot, ids, ends=[1000])
+    assert slot.hidden is not None
+    np.testing.assert_allclose(slot.hidden, model.forward(ids, model.new_memory())[-1:], atol=1e-5)
+    assert by_token == 0 or "over_budget" in {entry.event for entry in store.call(SlotFile.log).result()}
+
+
+def test_a_smaller_budget_is_met_by_a_larger_file(model: ToyModel, path: Path, store: Store) -> None:
+    slot, archive = open_slot(model, store, budget=None)
+    talk(slot, n_turns=60)
+    store.flush()
+    assert archive.nbytes > BUDGET
+    slot, archive = open_slot(model, store)
+    go_on(slot, np.arange(9, dtype=np.int32), ends=[9])
+    assert archive.nbytes <= BUDGET
+    store.close()
+    assert path.stat().st_size < BUDGET + 400_000  # pages, text and log
+    assert verify(path) == []

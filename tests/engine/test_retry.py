@@ -43,7 +43,9 @@ def test_what_could_not_be_stored_is_stored_later(family: str, room: int, tmp_pa
     store.retry()
     slot.resume()  # still no room
     store.flush()
-    assert [str(error) for error in errors] == [f"{path} could not be saved: the disk is full."] * 2
+    cause = f"{path} could not be saved: the disk is full."
+    told = f"Your words are saved, but not what the model remembers of them: {cause}"
+    assert [str(error) for error in errors] == [told] * 2
     store.call(limit_pages, more=1000).result()
     store.retry()
     slot.resume()

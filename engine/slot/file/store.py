@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from engine.errors import DormouseError, SlotFileError
+from engine.slot.file.disk import require_space
 from engine.slot.file.repair import Repaired, repair_open
 from engine.slot.file.slot_file import SlotFile
 
@@ -19,6 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _BATCH_BYTES = 16 << 20  # of posted writes in one transaction
+_LARGE = 1 << 20  # bytes from which on free space is asked for
 _CLOSE_SECONDS = 120.0
 
 
@@ -211,15 +213,18 @@ class Store:
             return batch
 
     def _write(self, slot_file: SlotFile, batch: list[_Job]) -> None:
+        nbytes = sum(job.nbytes for job in batch)
         try:
+            if slot_file.path is not None and nbytes > _LARGE:
+                require_space(slot_file.path.parent, nbytes, name=slot_file.name)
             with slot_file.transaction():
                 for job in batch:
                     job.run(slot_file)
         except Exception as error:
-            if isinstance(error, DormouseError):
-                self._failure = error
-            else:
-                self._failure = SlotFileError(f"The state of {slot_file.name} could not be saved ({error!r}).")
+            cause = (
+                str(error) if isinstance(error, DormouseError) else f"{slot_file.name} can't be written ({error!r})."
+            )
+            self._failure = SlotFileError(f"Your words are saved, but not what the model remembers of them: {cause}")
             self._on_error(self._failure)
 
 
