@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -112,6 +112,16 @@ class Conversation:
             return PendingTurn(read_transcript(file), reply)
 
         return self.store.call(begin)
+
+    def cancel_turn(self, begun: Future[PendingTurn]) -> Future[Message]:
+        """Mark the reply of a turn that will not begin as cancelled; fails as `begun` does, if that fails."""
+
+        def cancel(file: SlotFile) -> Message:
+            reply = begun.result().reply  # done: this was asked of the same thread before
+            file.update_reply(reply.id, "", "cancelled")
+            return replace(reply, finish_reason="cancelled")
+
+        return self.store.call(cancel)
 
     def select(self, message: int) -> Future[Transcript]:
         """Make the newest branch through `message` the current one."""

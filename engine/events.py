@@ -113,7 +113,10 @@ class TokenGenerated(Event):
 
 @dataclass(frozen=True)
 class TurnFinished(Outcome):
-    """A reply is complete and saved. Cancelled ones are complete as well: what was said stays."""
+    """A reply is complete and saved. Cancelled ones are complete as well: what was said stays.
+
+    The receipt of a turn that was cancelled while it waited names no tokens, no model and no kernels.
+    """
 
     reply: Message
     token_ids: tuple[int, ...]  # of the content: without the token that ended it
@@ -141,7 +144,12 @@ class Closed(Outcome):
 
 
 @dataclass(frozen=True)
-class LoadCancelled(Outcome):
+class Cancelled(Outcome):
+    """A job that is no turn was cancelled before it began: all is as it was."""
+
+
+@dataclass(frozen=True)
+class LoadCancelled(Cancelled):
     """Loading a model was cancelled; the one before is still there."""
 
 

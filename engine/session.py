@@ -13,15 +13,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event as Flag
 from threading import Thread
+from typing import TypeVar
 
 from engine import events
 from engine.arrays import TokenIds
 from engine.conversation import Conversation, PendingTurn, known_models, read_transcript
 from engine.errors import DormouseError
 from engine.generate import Cancelled, Limits
+from engine.jobs import Job, JobQueue, Waiting
 from engine.kernels import Kernels, load_kernels
 from engine.paths import cache_folder
 from engine.runtime import EngineSettings, Runtime
@@ -30,27 +30,11 @@ from engine.slot.donors import Donors
 from engine.slot.file.repair import open_repaired
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import Store
+from engine.slot.records import Message, Receipt
 from engine.slot.slot import Slot
-from engine.slot.transcript import Transcript
 from engine.turn import Progress, Result, Started, Text, Turn
 
-
-@dataclass(frozen=True)
-class Job:
-    """Something asked of the session; its events carry its id."""
-
-    id: int
-    conversation: int | None
-    _cancelled: Flag = field(default_factory=Flag, repr=False, compare=False)
-
-    def cancel(self) -> None:
-        """Ask the job to end soon; what it did so far stays."""
-        self._cancelled.set()
-
-    def check(self) -> None:
-        """Raise Cancelled if the job was cancelled."""
-        if self._cancelled.is_set():
-            raise Cancelled
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -87,7 +71,7 @@ class Session:
         self._runtime: Runtime | None = None
         self._conversations: dict[int, Conversation] = {}
         self._ids = itertools.count(1)
-        self._queue: SimpleQueue[tuple[Job, Callable[[Job], None]] | None] = SimpleQueue()
+        self._queue = JobQueue()
         self._running: Job | None = None
         self._donors = Donors(library, index=library and _prefix_index())
         self._used: list[Conversation] = []  # with a live slot; the one used last is last
@@ -100,34 +84,24 @@ class Session:
         Events: KernelsCompiling (on the first start), ModelLoading, then ModelLoaded or LoadCancelled or Failed.
         """
         chosen = settings or EngineSettings()
-        return self._submit(None, lambda job: self._load(job, path, chosen))
+        return self._submit(None, lambda job: self._load(job, path, chosen), cancelled=events.LoadCancelled)
 
     def open(self, path: Path | None) -> Job:
         """Open a slot file, or create it; None opens a temporary conversation that is never written to disk.
 
-        Events: Opened or Failed. The job's `conversation` names the conversation from now on until it is closed, also
-        in methods called before it is open: they wait their turn. Where it could not be opened, their jobs fail too.
+        Events: Opened, Cancelled or Failed. The job's `conversation` names the conversation from now on until it is
+        closed, also in methods called before it is open: they wait their turn. Where it could not be opened, their jobs
+        fail too.
         """
-        job = Job(next(self._ids), next(self._ids))
-        assert job.conversation is not None
+        id, conversation = next(self._ids), next(self._ids)
 
         def warn(error: DormouseError) -> None:
-            self._emit(events.Warned(job.id, job.conversation, str(error)))
-
-        store = Store(lambda: _open_file(path), on_error=warn)
-        self._conversations[job.conversation] = Conversation(store, path)
-
-        def opened(future: Future[events.Opened]) -> None:
-            error = future.exception()
-            if error is None:
-                self._emit(future.result())
-            else:
-                self._fail(job, error)
+            self._emit(events.Warned(id, conversation, str(error)))
 
         def read(file: SlotFile) -> events.Opened:
             return events.Opened(
-                job.id,
-                job.conversation,
+                id,
+                conversation,
                 path=path,
                 transcript=read_transcript(file),
                 receipts=tuple(file.receipts()),
@@ -135,7 +109,11 @@ class Session:
                 damage=(*file.notes, *file.damage, *file.state_damage),
             )
 
-        store.call(read).add_done_callback(opened)
+        store = Store(lambda: _open_file(path), on_error=warn)
+        self._conversations[conversation] = Conversation(store, path)
+        opened = store.call(read)
+        job = Job(id, conversation, lambda _job: opened.cancel())
+        self._follow(job, opened, lambda event: event)
         return job
 
     def send(
@@ -153,21 +131,17 @@ class Session:
         return self._turn(conversation, lambda c: c.begin_edit(message, text), settings)
 
     def select(self, conversation: int, message: int) -> Job:
-        """Go to the newest branch through a message; events: Selected or Failed."""
-        job = self._job(conversation)
-
-        def selected(future: Future[Transcript]) -> None:
-            error = future.exception()
-            if error is None:
-                self._emit(events.Selected(job.id, conversation, future.result()))
-            else:
-                self._fail(job, error)
-
-        self._conversation(conversation).select(message).add_done_callback(selected)
+        """Go to the newest branch through a message; events: Selected, Cancelled or Failed."""
+        selected = self._conversation(conversation).select(message)
+        job = Job(next(self._ids), conversation, lambda _job: selected.cancel())
+        self._follow(job, selected, lambda transcript: events.Selected(job.id, conversation, transcript))
         return job
 
     def wake(self, conversation: int) -> Job:
-        """Bring the stored state of the current branch into memory, before it is needed; events: Woken or Failed."""
+        """Bring the stored state of the current branch into memory, before it is needed.
+
+        Events: Woken, Cancelled or Failed.
+        """
         woken = self._conversation(conversation)
 
         def wake(job: Job) -> None:
@@ -181,17 +155,20 @@ class Session:
         return self._submit(conversation, wake)
 
     def save_as(self, conversation: int, path: Path) -> Job:
-        """Write a whole copy of a conversation, replacing what is there, and go on in it; events: SavedAs or Failed."""
+        """Write a whole copy of a conversation, replacing what is there, and go on in it.
+
+        Events: SavedAs, Cancelled or Failed. Once it began, it is not cancelled.
+        """
         saved = self._conversation(conversation)
 
         def save(job: Job) -> None:
             saved.save_as(path)
             self._emit(events.SavedAs(job.id, conversation, path))
 
-        return self._submit(conversation, save)
+        return self._submit(conversation, save, survives=True)
 
     def close_conversation(self, conversation: int) -> Job:
-        """Write everything of a conversation and close its file; events: Closed or Failed."""
+        """Write everything of a conversation and close its file; events: Closed, Cancelled or Failed."""
         opened = self._conversation(conversation)
 
         def close(job: Job) -> None:
@@ -199,11 +176,12 @@ class Session:
             opened.close()
             self._emit(events.Closed(job.id, conversation))
 
-        return self._submit(conversation, close)
+        return self._submit(conversation, close, survives=True)
 
     def close(self) -> None:
         """Cancel what runs and waits, write everything, and end the thread. May be called again."""
-        self._queue.put(None)
+        for waiting in self._queue.end():
+            self._withdraw(waiting)
         while self._thread.is_alive():
             if (running := self._running) is not None:
                 running.cancel()
@@ -217,13 +195,12 @@ class Session:
     # --- in the engine's thread ------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (item := self._queue.get()) is not None:
-            job, work = item
-            self._running = job
+        while (waiting := self._queue.take()) is not None:
+            self._running = waiting.job
             try:
-                work(job)
+                waiting.run(waiting.job)
             except Exception as error:  # the thread's edge: nothing passes it
-                self._fail(job, error)
+                self._fail(waiting.job, error)
             finally:
                 self._running = None
         self._donors.close()
@@ -335,24 +312,67 @@ class Session:
         settings: TurnSettings | None,
     ) -> Job:
         job = self._job(conversation)
-        begun = begin(self._conversation(conversation))
+        answered = self._conversation(conversation)
+        begun = begin(answered)
 
         def saved(future: Future[PendingTurn]) -> None:
-            if future.exception() is None:
+            if (error := future.exception()) is None:
                 pending = future.result()
                 self._emit(events.TurnSaved(job.id, conversation, pending.transcript, pending.reply))
+            elif self._queue.withdraw(job) is not None:  # otherwise the engine's thread finds out, or has
+                self._fail(job, error)
+
+        def withdraw(job: Job) -> None:
+            def finished(reply: Message) -> events.TurnFinished:
+                return events.TurnFinished(job.id, conversation, reply, (), _nothing_done(reply), None)
+
+            self._follow(job, answered.cancel_turn(begun), finished)
 
         begun.add_done_callback(saved)
-        self._queue.put((job, lambda job: self._answer(job, begun, settings or TurnSettings())))
+        self._put(Waiting(job, lambda job: self._answer(job, begun, settings or TurnSettings()), withdraw))
         return job
 
-    def _submit(self, conversation: int | None, work: Callable[[Job], None]) -> Job:
+    def _submit(
+        self,
+        conversation: int | None,
+        run: Callable[[Job], None],
+        *,
+        cancelled: type[events.Cancelled] = events.Cancelled,
+        survives: bool = False,
+    ) -> Job:
         job = self._job(conversation)
-        self._queue.put((job, work))
+        self._put(Waiting(job, run, lambda job: self._emit(cancelled(job.id, conversation)), survives))
         return job
 
     def _job(self, conversation: int | None) -> Job:
-        return Job(next(self._ids), conversation)
+        def cancel(job: Job) -> None:
+            if (waiting := self._queue.withdraw(job)) is not None:
+                self._withdraw(waiting)
+
+        return Job(next(self._ids), conversation, cancel)
+
+    def _put(self, waiting: Waiting) -> None:
+        if not self._queue.put(waiting):
+            self._withdraw(waiting)
+
+    def _withdraw(self, waiting: Waiting) -> None:
+        try:
+            waiting.withdraw(waiting.job)
+        except DormouseError as error:  # its conversation was closed meanwhile
+            self._fail(waiting.job, error)
+
+    def _follow(self, job: Job, work: Future[T], event: Callable[[T], events.Event]) -> None:
+        """Tell how a store's work on a job ends."""
+
+        def tell(future: Future[T]) -> None:
+            if future.cancelled():
+                self._emit(events.Cancelled(job.id, job.conversation))
+            elif (error := future.exception()) is None:
+                self._emit(event(future.result()))
+            else:
+                self._fail(job, error)
+
+        work.add_done_callback(tell)
 
     def _conversation(self, id: int) -> Conversation:
         conversation = self._conversations.get(id)
@@ -367,6 +387,11 @@ class Session:
         details = "".join(traceback.format_exception(error))
         text = f"Something went wrong inside Dormouse ({type(error).__name__}: {error})."
         self._emit(events.Failed(job.id, job.conversation, text, details))
+
+
+def _nothing_done(reply: Message) -> Receipt:
+    """Return the receipt of a turn that never began. It is told, and not stored: no model took part in it."""
+    return Receipt(reply.id, 0, 0, 0, "cold", "none", 0.0, 0, 0.0, "", time.time())
 
 
 def _prefix_index() -> Path | None:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from engine import events
 from engine.cli.client import Client
+from engine.jobs import Job
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
-from engine.session import Job, TurnSettings
+from engine.session import TurnSettings
 from engine.slot.transcript import Transcript
 
 SETTINGS = TurnSettings(SamplingParameters(temperature=0), max_tokens=4)

@@ -22,7 +22,7 @@ FLOORS = (
     {"models"},
     {"slot"},
     {"generate", "sampling"},
-    {"runtime", "events"},
+    {"runtime", "events", "jobs"},
     {"conversation"},
     {"turn"},
     {"session"},

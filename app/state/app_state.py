@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QObject, Signal, SignalInstance, Slot
+from PySide6.QtCore import QObject, Qt, Signal, SignalInstance, Slot
 
 from app.bridge import Bridge
 from app.library import Library
@@ -52,7 +52,8 @@ class AppState(QObject):
         self.settings = settings
         self.library = library
         self._bridge = Bridge(self)
-        self._bridge.posted.connect(self._handle)
+        # queued even from this thread: an event never comes in the middle of asking for the job it belongs to
+        self._bridge.posted.connect(self._handle, Qt.ConnectionType.QueuedConnection)
         self._session = Session(
             self._bridge.post, kernels=settings.kernels, n_threads=settings.n_threads, library=library.folder
         )

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.state.progress import Decode, Prefill
 from engine import events
-from engine.session import Job
+from engine.jobs import Job
 from engine.slot.records import FinishReason, Message, ModelIdentity, Receipt
 from engine.slot.transcript import Transcript
 
@@ -89,7 +89,7 @@ class ConversationState(QObject):
         self._set_phase("waiting")
 
     def stop(self) -> None:
-        """End the turn in progress soon; what was said stays."""
+        """End the turn in progress soon, at once if it waits; what was said stays."""
         if self.turn is not None:
             self.turn.cancel()
 
@@ -112,7 +112,7 @@ class ConversationState(QObject):
             case events.SavedAs(path=path):
                 self.path = path
                 self._end_saving()
-            case events.Failed(job=job) if self._saving is not None and job == self._saving.id:
+            case events.Failed(job=job) | events.Cancelled(job=job) if self._saving and job == self._saving.id:
                 self._end_saving()
             case events.Failed(job=job) if self._opening is not None and job == self._opening.id:
                 self.is_lost = True
@@ -146,7 +146,8 @@ class ConversationState(QObject):
             case events.TokenGenerated():
                 self._add_token(event)
             case events.TurnFinished(reply=reply, receipt=receipt):
-                self.receipts[reply.id] = receipt
+                if receipt.cache_n or receipt.prompt_n:  # otherwise it never began, and says nothing of the context
+                    self.receipts[reply.id] = receipt
                 self._finish(reply)
             case events.Failed():
                 self._fail("failed")

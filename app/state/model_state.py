@@ -9,8 +9,9 @@ from pathlib import Path
 from PySide6.QtCore import QObject, Signal
 
 from engine import events
+from engine.jobs import Job
 from engine.runtime import EngineSettings
-from engine.session import Job, Session
+from engine.session import Session
 from engine.slot.records import ModelIdentity
 
 

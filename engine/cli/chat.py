@@ -11,10 +11,11 @@ from engine import events
 from engine.cli.client import Client
 from engine.cli.terminal import StatusLine, say
 from engine.errors import DormouseError
+from engine.jobs import Job
 from engine.paths import library_folder
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
-from engine.session import Job, TurnSettings
+from engine.session import TurnSettings
 from engine.slot.reuse import IN_WORDS, SURPRISING
 
 _HELP = "/regenerate   /edit N TEXT   /select ID   /quit   (Ctrl-C stops a reply)"

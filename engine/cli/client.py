@@ -9,7 +9,8 @@ from queue import SimpleQueue
 
 from engine import events
 from engine.errors import DormouseError
-from engine.session import Job, Session
+from engine.jobs import Job
+from engine.session import Session
 
 
 class Client:

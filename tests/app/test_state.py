@@ -15,7 +15,7 @@ from app.state.outlook import outlook, spoken_seconds
 from app.state.progress import Decode, Prefill, prefill_seconds
 from engine import events
 from engine.errors import DormouseError
-from engine.session import Job
+from engine.jobs import Job
 from engine.slot.records import Message, Receipt
 from engine.slot.transcript import Transcript
 

@@ -15,8 +15,9 @@ import pytest
 from engine import events
 from engine.cli.chat import turn_as_json
 from engine.cli.client import Client
+from engine.jobs import Job
 from engine.sampling import SamplingParameters
-from engine.session import Job, TurnSettings
+from engine.session import TurnSettings
 from engine.slot.transcript import Transcript
 
 Turn = dict[str, Any]

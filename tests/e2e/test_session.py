@@ -9,9 +9,10 @@ import pytest
 from engine import events
 from engine.cli.client import Client
 from engine.errors import DormouseError
+from engine.jobs import Job
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
-from engine.session import Job, Session, TurnSettings
+from engine.session import Session, TurnSettings
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.verify import verify
 
