@@ -85,6 +85,10 @@ class CrashReporter(QObject):
         finally:
             self._reporting.active = False
 
+    def note(self, text: str) -> None:
+        """Log a sentence without showing it."""
+        self._log.write(text)
+
     @Slot(str, str)
     def _show(self, text: str, details: str) -> None:
         details = f"{text}\n\n{details}"

@@ -65,6 +65,9 @@ def _run(application: QApplication, instance: SingleInstance, reporter: crash.Cr
     _begin(state, starter, files)
     status = application.exec()
     window.close()
+    for sentence in state.unsaved:
+        reporter.note(sentence)
+        sys.stderr.write(f"dormouse: {sentence}\n")
     try:
         settings.save()
     except DormouseError as error:

@@ -18,7 +18,7 @@ from engine.runtime import Runtime
 from engine.slot import records
 from engine.slot.archive import OVER_BUDGET, Archive
 from engine.slot.file.slot_file import SlotFile
-from engine.slot.file.store import Store
+from engine.slot.file.store import CLOSE_SECONDS, Store
 from engine.slot.file.upgrades import OLDER_VERSION
 from engine.slot.records import Content, FinishReason, Message, Reason, Receipt, Source
 from engine.slot.reuse import Reuse
@@ -254,10 +254,10 @@ class Conversation:
         if without_state:
             self.unload()
 
-    def close(self) -> None:
-        """Write everything and let go of the file."""
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Write everything and let go of the file; raises `SlotFileError` if that takes longer."""
         self.unload()
-        self.store.close()
+        self.store.close(seconds)
 
     def _open_slot(self, runtime: Runtime) -> Slot:
         identity = runtime.identity()

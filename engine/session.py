@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -19,7 +20,7 @@ from typing import TypeVar
 from engine import events
 from engine.arrays import TokenIds
 from engine.conversation import Conversation, PendingTurn, known_models, read_transcript
-from engine.errors import DormouseError
+from engine.errors import DormouseError, SlotFileError
 from engine.generate import Cancelled, Limits
 from engine.jobs import Job, JobQueue, Waiting
 from engine.kernels import Kernels, load_kernels
@@ -172,25 +173,50 @@ class Session:
         opened = self._conversation(conversation)
 
         def close(job: Job) -> None:
-            self._conversations.pop(conversation, None)
             opened.close()
+            self._conversations.pop(conversation, None)
             self._emit(events.Closed(job.id, conversation))
 
         return self._submit(conversation, close, survives=True)
 
-    def close(self) -> None:
-        """Cancel what runs and waits, write everything, and end the thread. May be called again."""
+    def close(self, *, engine_seconds: float = 10.0, disk_seconds: float = 60.0) -> list[str]:
+        """Cancel what runs and waits, write everything, and end the thread. May be called again.
+
+        This has an end whatever a model, a template or a disk does: what takes longer than so many seconds is left to
+        itself, and keeps the process no longer alive. Returns what may not be saved, in sentences. Nothing is told by
+        events any more.
+        """
         for waiting in self._queue.end():
             self._withdraw(waiting)
-        while self._thread.is_alive():
+        deadline = time.monotonic() + engine_seconds
+        while self._thread.is_alive() and time.monotonic() < deadline:
             if (running := self._running) is not None:
                 running.cancel()
             self._thread.join(0.02)
-        for conversation in self._conversations.values():
-            conversation.close()
-        self._conversations.clear()
-        if self._kernels is not None:
+        unsaved = self._close_files(time.monotonic() + disk_seconds)
+        self._thread.join(0)
+        if self._thread.is_alive():
+            unsaved.append("The model did not stop in time: the end of what it did may not be saved.")
+        elif self._kernels is not None:
             self._kernels.close()
+        self._emit = lambda _event: None
+        return unsaved
+
+    def _close_files(self, deadline: float) -> list[str]:
+        """Close all files at the same time; return which of them may not be saved."""
+        unsaved = []
+        conversations = list(self._conversations.values())
+        for conversation in conversations:
+            conversation.store.end()
+        for conversation in conversations:
+            try:
+                conversation.close(max(0.0, deadline - time.monotonic()))
+            except SlotFileError:
+                conversation.store.abandon()
+                name = conversation.path or "the temporary conversation"
+                unsaved.append(f"The disk does not answer: the newest part of {name} may not be saved.")
+        self._conversations.clear()
+        return unsaved
 
     # --- in the engine's thread ------------------------------------------------------------------------------
 
@@ -203,7 +229,8 @@ class Session:
                 self._fail(waiting.job, error)
             finally:
                 self._running = None
-        self._donors.close()
+        with suppress(Exception):  # it can be made again
+            self._donors.close()
 
     def _load(self, job: Job, path: Path, settings: EngineSettings) -> None:
         started = time.perf_counter()

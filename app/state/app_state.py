@@ -67,6 +67,7 @@ class AppState(QObject):
         self._to_open: Path | None = None  # once it is closed
         self._to_remove: set[Path] = set()  # the same
         self._task: CopyWork | None = None
+        self.unsaved: list[str] = []
 
     def open_files(self, paths: Iterable[Path]) -> None:
         """Load the models and open the slot files among `paths`; of several the last is shown."""
@@ -123,10 +124,13 @@ class AppState(QObject):
             self.new_conversation()
 
     def close(self) -> None:
-        """Stop what runs, save everything, and end the session's thread."""
+        """Stop what runs, save everything, and end the session's thread; `unsaved` says what could not be saved.
+
+        This takes as long as `Session.close` and `BackgroundWork.close` may take, and no longer.
+        """
         if self._task is not None:
             self._task.close()
-        self._session.close()
+        self.unsaved += self._session.close()
 
     def require_model(self) -> bool:
         """Tell whether messages can be answered; if not, say so to the person as well."""

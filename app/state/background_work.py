@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, Signal, SignalInstance
 
 from engine.errors import DormouseError
+
+CLOSE_SECONDS = 5.0
 
 Work = Callable[[Callable[[int, int], None], threading.Event], Any]
 """Called with a function that takes the progress (done, total), and the flag that asks to end early."""
@@ -40,16 +43,20 @@ class BackgroundWork(QObject):
         """Ask the work to end early; it fails then."""
         self._cancelled.set()
 
-    def close(self) -> None:
-        """Cancel and wait for the end."""
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Cancel, and wait for the end, but no longer than this: what does not end ends with the process."""
         self.cancel()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         try:
             result = self._work(self.progressed.emit, self._cancelled)
         except DormouseError as error:
-            self.failed.emit(str(error))
+            self._tell(self.failed, str(error))
         else:
-            self.succeeded.emit(result)
+            self._tell(self.succeeded, result)
+
+    def _tell(self, signal: SignalInstance, *values: object) -> None:
+        with suppress(RuntimeError):  # the window is gone: see `close`
+            signal.emit(*values)

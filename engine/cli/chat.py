@@ -36,8 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
             chat.interact()
         chat.close()
     finally:
-        client.session.close()
-    return 0
+        unsaved = client.session.close()
+        for sentence in unsaved:
+            say(sentence)
+    return 1 if unsaved else 0
 
 
 class Chat:

@@ -132,3 +132,13 @@ def test_tasks_tell_how_they_went(qtbot) -> None:
         task.close()
         assert told == [(1 << 40, 1 << 41), "Stopped." if cancel else "done"]
         told.clear()
+
+
+def test_work_that_never_ends_does_not_keep_the_window_open(qtbot) -> None:
+    ended = threading.Event()
+    task = BackgroundWork(lambda *_: ended.wait(), QObject())
+    task.start()
+    task.close(0.1)
+    assert task.was_cancelled
+    ended.set()
+    task.close()

@@ -24,6 +24,7 @@ from app.widgets.problem_dialog import ProblemDialog
 from app.window import Window
 from engine.conversation import read_transcript
 from engine.paths import library_folder, log_folder
+from engine.session import Session
 from engine.slot.file.slot_file import SlotFile
 from tests.app.driving import buttons, choose, drop, press
 from tests.slot_samples import write_conversation
@@ -220,3 +221,17 @@ def test_words_that_can_not_be_saved_come_back(run, tmp_path: Path) -> None:
         assert len(notices(window)) == 1
 
     run(write)
+
+
+def test_what_could_not_be_saved_is_told_and_logged_at_the_end(
+    run, slot: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    close = Session.close
+    monkeypatch.setattr(Session, "close", lambda self: [*close(self), "The disk does not answer."])
+
+    def read(window: Window):
+        yield lambda: texts(window)
+
+    run(read, slot)
+    assert "dormouse: The disk does not answer.\n" in capsys.readouterr().err
+    assert "The disk does not answer." in (log_folder() / "dormouse.log").read_text()

@@ -159,5 +159,3 @@ def test_the_end_takes_back_what_waits_but_not_what_is_to_be_saved(tmp_path: Pat
     assert outcomes[loading.id] is events.LoadCancelled
     assert outcomes[turn.id] is events.TurnFinished
     assert outcomes[saving.id] is events.SavedAs
-    late = session.load_model(tmp_path / "there-is-none.gguf")
-    assert told[-1] == events.LoadCancelled(late.id, None)

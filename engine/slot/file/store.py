@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 _BATCH_BYTES = 16 << 20  # of posted writes in one transaction
 _LARGE = 1 << 20  # bytes from which on free space is asked for
-_CLOSE_SECONDS = 120.0
+CLOSE_SECONDS = 120.0  # that a disk may take
 
 
 @dataclass(frozen=True)
@@ -140,19 +140,27 @@ class Store:
         """Wait until everything asked so far is done."""
         self.call(lambda _: None).result()
 
-    def close(self) -> None:
-        """Do what was asked, then close the file; may be called again.
-
-        Raises `SlotFileError` if that takes minutes.
-        """
+    def end(self) -> None:
+        """Let nothing more in; what was asked is done, and the file closed then."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Do what was asked, then close the file; may be called again.
+
+        Raises `SlotFileError` if that takes longer.
+        """
+        self.end()
         if threading.current_thread() is self._thread:
             return
-        self._thread.join(_CLOSE_SECONDS)
+        self._thread.join(seconds)
         if self._thread.is_alive():
             raise SlotFileError("The disk does not answer: the newest part of the conversation may not be saved.")
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Wait no more for what was asked to be done, not even when the process ends."""
         atexit.unregister(self.close)
 
     def _put(self, job: _Job) -> None:
