@@ -58,7 +58,7 @@ def _run(application: QApplication, instance: SingleInstance, reporter: crash.Cr
     state.model.loaded.connect(lambda: _note_kernels(state, reporter))
     starter = StarterState(state)
     starter.fetched.connect(state.load_model)
-    starter.failed.connect(state.tell)
+    starter.failed.connect(state.report)
     window = Window(state, starter)
     instance.received.connect(window.receive)
     window.show()

@@ -26,6 +26,7 @@ class PlotPanel(QWidget):
         self._plot = PrefillPlot(self)
         self._importing: BackgroundWork | None = None
         self._is_ready = False
+        self._has_failed = False  # since the panel is shown
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self._plot)
@@ -34,6 +35,7 @@ class PlotPanel(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self._has_failed = False
         self._update()
 
     def finish(self) -> None:
@@ -46,14 +48,20 @@ class PlotPanel(QWidget):
         self._is_ready = True
         self._update()
 
+    @Slot(str, str)
+    def _failed(self, text: str, details: str) -> None:
+        self._importing, self._has_failed = None, True
+        self._state.report(text, details)
+
     @Slot()
     def _update(self) -> None:
         turns = turn_bars(self._state.conversation, self._state.library.title)
         if self._is_ready or not turns:
             self._plot.set_turns(turns)
-        elif self._importing is None and self.isVisible():
+        elif self._importing is None and self.isVisible() and not self._has_failed:
             self._importing = BackgroundWork(_import_chart, self)
             self._importing.succeeded.connect(self._imported)
+            self._importing.failed.connect(self._failed)
             self._importing.start()
 
 

@@ -66,7 +66,7 @@ class AppState(QObject):
         self._open.closed.connect(self._closed)
         self._to_open: Path | None = None  # once it is closed
         self._to_remove: set[Path] = set()  # the same
-        self._task: CopyWork | None = None
+        self._copying: list[CopyWork] = []
         self.unsaved: list[str] = []
 
     def open_files(self, paths: Iterable[Path]) -> None:
@@ -128,8 +128,10 @@ class AppState(QObject):
 
         This takes as long as `Session.close` and `BackgroundWork.close` may take, and no longer.
         """
-        if self._task is not None:
-            self._task.close()
+        for copying in self._copying:
+            copying.cancel()
+        for copying in self._copying:
+            copying.close()
         self.unsaved += self._session.close()
 
     def require_model(self) -> bool:
@@ -174,6 +176,14 @@ class AppState(QObject):
     def tell(self, text: str) -> None:
         """Tell an error."""
         self.noticed.emit(Notice(text))
+
+    @Slot(str, str)
+    def report(self, text: str, details: str, action: Action | None = None) -> None:
+        """Tell what the person can mend, and report what only a programmer can, which has `details`."""
+        if details:
+            self.problem_found.emit(text, details)
+        else:
+            self.noticed.emit(Notice(text, action=action))
 
     @Slot(object)
     def change_settings(self, values: Mapping[str, Any]) -> None:
@@ -229,10 +239,11 @@ class AppState(QObject):
         ]
 
     def _open_copy(self, path: Path) -> None:
-        self._task = CopyWork(path, self.library.new_path(), self)
-        self._task.succeeded.connect(self.open_conversation)
-        self._task.failed.connect(self.tell)
-        self._task.start()
+        copying = CopyWork(path, self.library.new_path(), self)
+        copying.succeeded.connect(self.open_conversation)
+        copying.failed.connect(self.report)
+        self._copying.append(copying)
+        copying.start()
         text = f"{path.name} can't be changed where it is, so a copy of it is opened in your library."
         self.noticed.emit(Notice(text, "information"))
 
@@ -313,7 +324,7 @@ class AppState(QObject):
             action = Action("Save As…", self.place_wanted.emit) if conversation.transcript.messages else None
         elif was_turn and conversation is self.conversation:
             action = Action("Answer Again", self.regenerate)
-        self._report(event, action)
+        self.report(event.text, event.details, action)
         if conversation.is_lost and not conversation.is_busy and conversation is self.conversation:
             self._show(ConversationState(self))
 
@@ -331,10 +342,4 @@ class AppState(QObject):
 
     @Slot(object)
     def _model_failed(self, event: events.Failed) -> None:
-        self._report(event, Action("Load Model…", self.model_wanted.emit))
-
-    def _report(self, event: events.Failed, action: Action | None) -> None:
-        if event.details:
-            self.problem_found.emit(event.text, event.details)
-        else:
-            self.noticed.emit(Notice(event.text, action=action))
+        self.report(event.text, event.details, Action("Load Model…", self.model_wanted.emit))

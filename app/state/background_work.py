@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -22,7 +23,8 @@ class BackgroundWork(QObject):
 
     progressed = Signal(object, object)  # done, total: plain integers, as bytes of a file exceed 32 bits
     succeeded = Signal(object)
-    failed = Signal(str)
+    failed = Signal(str, str)
+    """A sentence; and a traceback where only a programmer can mend what it says, otherwise nothing."""
 
     def __init__(self, work: Work, parent: QObject) -> None:
         super().__init__(parent)
@@ -53,7 +55,10 @@ class BackgroundWork(QObject):
         try:
             result = self._work(self.progressed.emit, self._cancelled)
         except DormouseError as error:
-            self._tell(self.failed, str(error))
+            self._tell(self.failed, str(error), "")
+        except Exception as error:  # the thread's edge: whoever waits is told, and may begin again
+            text = f"Something went wrong inside Dormouse ({type(error).__name__}: {error})."
+            self._tell(self.failed, text, "".join(traceback.format_exception(error)))
         else:
             self._tell(self.succeeded, result)
 

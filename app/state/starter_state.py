@@ -19,7 +19,8 @@ class StarterState(QObject):
     changed = Signal()
     fetched = Signal(object)
     """The path of the model."""
-    failed = Signal(str)
+    failed = Signal(str, str)
+    """As of `BackgroundWork`."""
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -66,14 +67,14 @@ class StarterState(QObject):
         self._set_progress(None)
         self.fetched.emit(path)
 
-    @Slot(str)
-    def _failed(self, text: str) -> None:
+    @Slot(str, str)
+    def _failed(self, text: str, details: str) -> None:
         assert self._task is not None
         was_cancelled = self._task.was_cancelled
         self._task = None
         self._set_progress(None)
         if not was_cancelled:
-            self.failed.emit(text)
+            self.failed.emit(text, details)
 
     def _set_progress(self, progress: tuple[int, int] | None) -> None:
         self.progress = progress

@@ -9,10 +9,12 @@ from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QApplication
 
 from app.panels.plot import turn_bars
+from app.state import starter_state
 from app.state.background_work import BackgroundWork
 from app.state.conversation_state import ConversationState
 from app.state.outlook import outlook, spoken_seconds
 from app.state.progress import Decode, Prefill, prefill_seconds
+from app.state.starter_state import StarterState
 from engine import events
 from engine.errors import DormouseError
 from engine.jobs import Job
@@ -124,7 +126,7 @@ def test_tasks_tell_how_they_went(qtbot) -> None:
         task = BackgroundWork(work, parent)
         task.progressed.connect(lambda *numbers: told.append(numbers))
         task.succeeded.connect(told.append)
-        task.failed.connect(told.append)
+        task.failed.connect(lambda text, _details: told.append(text))
         if cancel:
             task.cancel()
         task.start()
@@ -132,6 +134,45 @@ def test_tasks_tell_how_they_went(qtbot) -> None:
         task.close()
         assert told == [(1 << 40, 1 << 41), "Stopped." if cancel else "done"]
         told.clear()
+
+
+def test_tasks_tell_what_nobody_foresaw(qtbot) -> None:
+    parent, told = QObject(), []
+
+    def work(*_: object) -> None:
+        raise ZeroDivisionError("by hand")
+
+    task = BackgroundWork(work, parent)
+    task.failed.connect(lambda *told_now: told.append(told_now))
+    task.start()
+    qtbot.waitUntil(lambda: bool(told))
+    ((text, details),) = told
+    assert text == "Something went wrong inside Dormouse (ZeroDivisionError: by hand)."
+    assert details.startswith("Traceback")
+
+
+def test_fetching_the_starter_can_be_tried_again_after_any_failure(
+    qtbot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[Exception] = [OSError("no route"), ValueError("no sense"), DormouseError("No.")]
+
+    def fetch(*_: object, **__: object) -> Path:
+        if failures:
+            raise failures.pop(0)
+        return tmp_path
+
+    monkeypatch.setattr(starter_state, "fetch_starter", fetch)
+    parent = QObject()
+    starter = StarterState(parent)
+    for words in ("no route", "no sense", "No."):
+        with qtbot.waitSignal(starter.failed) as told:
+            starter.fetch()
+        assert words in told.args[0]
+        assert bool(told.args[1]) == (words != "No.")
+        assert starter.progress is None
+    with qtbot.waitSignal(starter.fetched) as told:
+        starter.fetch()
+    assert told.args == [tmp_path]
 
 
 def test_work_that_never_ends_does_not_keep_the_window_open(qtbot) -> None:

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.main import main
+from app.panels import plot
 from app.panels.outlook import OutlookPanel
 from app.settings import Settings
 from app.widgets.notice_bar import NoticeBar
@@ -235,3 +236,51 @@ def test_what_could_not_be_saved_is_told_and_logged_at_the_end(
     run(read, slot)
     assert "dormouse: The disk does not answer.\n" in capsys.readouterr().err
     assert "The disk does not answer." in (log_folder() / "dormouse.log").read_text()
+
+
+def test_what_draws_the_plot_can_be_imported_again(run, slot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[bool] = []
+    import_chart = plot._import_chart
+
+    def fail_once(*_: object) -> None:
+        tries.append(True)
+        if len(tries) == 1:
+            raise ImportError
+        import_chart()
+
+    def look(window: Window):
+        problems: list[str] = []
+        window.state.problem_found.disconnect()
+        window.state.problem_found.connect(lambda text, _details: problems.append(text))
+        yield lambda: problems
+        window.state.transcript_changed.emit()
+        choose(window, "Prefill Plot")
+        choose(window, "Prefill Plot")
+        yield lambda: len(tries) == 2 and window._plot._is_ready
+        assert len(problems) == 1
+
+    monkeypatch.setattr(plot, "_import_chart", fail_once)
+    run(look, slot)
+
+
+def test_a_copy_that_fails_unforeseen_can_be_tried_again(run, slot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    access, save_copy = os.access, SlotFile.save_copy
+    failures = [ValueError("no sense")]
+
+    def fail_once(self: SlotFile, path: Path) -> None:
+        if failures:
+            raise failures.pop()
+        save_copy(self, path)
+
+    def read(window: Window):
+        problems: list[str] = []
+        window.state.problem_found.disconnect()
+        window.state.problem_found.connect(lambda text, _details: problems.append(text))
+        drop(window, slot)
+        yield lambda: problems
+        drop(window, slot)
+        yield lambda: texts(window)
+
+    monkeypatch.setattr(os, "access", lambda path, *a, **k: Path(path) != slot and access(path, *a, **k))
+    monkeypatch.setattr(SlotFile, "save_copy", fail_once)
+    run(read)
