@@ -37,11 +37,12 @@ class AttentionMemory(MemoryPart):
         return self._buffer.generation
 
     def append(self, n: int) -> None:
-        self._make_room(n)
+        self._buffer.settle()
         self._appended = self.n_tokens
-        self.n_tokens += n
+        self._make_room(n)
         start = self._buffer.start
-        self._span.move(self._first_visible(self._appended) - start, self.n_tokens - start, start)
+        self._span.move(self._first_visible(self.n_tokens) - start, self.n_tokens + n - start, start)
+        self.n_tokens += n
 
     @abstractmethod
     def _make_room(self, n: int) -> None:
@@ -138,9 +139,13 @@ class SlidingWindowMemory(AttentionMemory):
         return n if self.first_row(n) >= self._buffer.start else 0
 
     def rewind(self, n: int) -> None:
+        if n <= self._appended:
+            self._buffer.take_back(self._appended)
+        if n < self.n_tokens:
+            self._buffer.settle()
+            self.n_tokens = self._appended = n
         if n == 0:
             self._buffer.start = 0
-        self.n_tokens = self._appended = n
 
     def first_row(self, n: int) -> int:
         return max(0, n - self.n_swa)

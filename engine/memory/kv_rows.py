@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -35,8 +36,9 @@ class KVBuffer:
         self.start = 0
         self.capacity = 0
         self.generation = 0  # counts new arrays
-        self._arrays: dict[int, tuple[KVRows, KVRows]] = {}
-        self._resize(0, keep=slice(0, 0))
+        self._arrays = self._allocate(0)
+        self._spare, self._n_spare = self._allocate(0), 0
+        self._n_dropped = 0  # rows in the spare arrays that `take_back` puts before the others
 
     @property
     def row_nbytes(self) -> int:
@@ -46,8 +48,8 @@ class KVBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffers."""
-        return self.capacity * self.row_nbytes
+        """Bytes of the buffers, and of what can be taken back."""
+        return (self.capacity + self._n_spare) * self.row_nbytes
 
     def arrays(self, layer: int) -> tuple[KVRows, KVRows]:
         """Return all of one layer's rows, and the room behind them; the first one is at `start`."""
@@ -62,14 +64,41 @@ class KVBuffer:
     def reserve(self, lo: int, hi: int, end: int) -> None:
         """Make room for positions up to `end`, keeping the rows lo .. hi - 1 and dropping those before lo.
 
-        Grows by doubling, so that a long conversation costs a bounded number of copies.
+        Grows by doubling, so that a long conversation costs a bounded number of copies. Raises MemoryError before
+        anything has changed.
         """
-        keep = slice(lo - self.start, hi - self.start)
-        capacity = self.capacity
+        n_dropped, capacity = lo - self.start, self.capacity
         if end - lo > capacity:
             capacity = max(end - lo, 2 * capacity, 256)
-        self._resize(capacity, keep=keep)
-        self.start = lo
+        new = self._arrays if capacity == self.capacity else self._allocate(capacity)
+        if n_dropped > self._n_spare:
+            self._spare, self._n_spare = self._allocate(n_dropped), n_dropped
+        moves = dict[int, list[_Move]]()
+        for layer, pair in self._arrays.items():
+            dropped = [_move(rows[:n_dropped], to) for rows, to in zip(pair, self._spare[layer], strict=True)]
+            kept = (rows[n_dropped : hi - self.start] for rows in pair)
+            moves[layer] = dropped + [_move(rows, to) for rows, to in zip(kept, new[layer], strict=True)]
+        self.generation += new is not self._arrays
+        for layer, moved in moves.items():
+            for move in moved:
+                ctypes.memmove(*move)
+            self._arrays[layer] = new[layer]  # so that the old arrays are gone before the next ones fill
+        self.capacity, self.start, self._n_dropped = capacity, lo, n_dropped
+
+    def take_back(self, hi: int) -> None:
+        """Have the rows again that the newest `reserve` dropped, before those up to hi - 1."""
+        n = self._n_dropped
+        if n:
+            arrays, spare = ([rows for pair in a.values() for rows in pair] for a in (self._arrays, self._spare))
+            moves = [_move(rows[: hi - self.start], rows[n:]) for rows in arrays]
+            for move in moves + [_move(dropped[:n], rows) for dropped, rows in zip(spare, arrays, strict=True)]:
+                ctypes.memmove(*move)
+            self.start -= n
+        self._n_dropped = 0
+
+    def settle(self) -> None:
+        """Forget what could be taken back."""
+        self._n_dropped = 0
 
     def export(self, lo: int, hi: int) -> RowChunk:
         """Return a copy of the rows lo .. hi - 1."""
@@ -104,23 +133,21 @@ class KVBuffer:
                 rows[...] = source.reshape(n_rows, *rows.shape[1:])[wanted]
                 offset += source.nbytes
 
-    def _resize(self, capacity: int, *, keep: slice) -> None:
-        """Move the kept rows to the front, into new arrays if the capacity changes."""
-        n_kept = keep.stop - keep.start
-        self.generation += capacity != self.capacity
-        for shape in self.layers:
-            old = self._arrays.get(shape.layer)
-            if old is not None and capacity == self.capacity:
-                if keep.start:
-                    for rows in old:
-                        rows[:n_kept] = rows[keep].copy() if keep.start < n_kept else rows[keep]
-                continue
-            new = tuple(
-                np.empty((capacity, shape.n_head_kv, items_per_head(head_dim, self.dtype)), self.dtype)
-                for head_dim in (shape.head_dim_k, shape.head_dim_v)
-            )
-            if old is not None:
-                for target, source in zip(new, old, strict=True):
-                    target[:n_kept] = source[keep]
-            self._arrays[shape.layer] = (new[0], new[1])
-        self.capacity = capacity
+    def _allocate(self, capacity: int) -> dict[int, tuple[KVRows, KVRows]]:
+        """Return new arrays for so many rows, by layer."""
+
+        def rows(shape: LayerShape, head_dim: int) -> KVRows:
+            return np.empty((capacity, shape.n_head_kv, items_per_head(head_dim, self.dtype)), self.dtype)
+
+        return {shape.layer: (rows(shape, shape.head_dim_k), rows(shape, shape.head_dim_v)) for shape in self.layers}
+
+
+_Move = tuple[int, int, int]
+
+
+def _move(source: KVRows, target: KVRows) -> _Move:
+    """Return what `memmove` takes to copy rows to the first ones of `target`, which may be the same in part.
+
+    NumPy would copy such rows twice, and might find no memory for that when those of other layers have moved.
+    """
+    return target.ctypes.data, source.ctypes.data, source.nbytes

@@ -39,7 +39,10 @@ class Memory:
         return sum(part.nbytes for part in self.parts)
 
     def append(self, n: int) -> None:
-        """Make room for the n tokens of a ubatch; the layers fill it during the forward pass."""
+        """Make room for the n tokens of a ubatch; the layers fill it during the forward pass.
+
+        Where this or the pass fails, `rewind` to the length before takes back what was done of it.
+        """
         for part in self.parts:
             part.append(n)
 
@@ -95,11 +98,11 @@ class Memory:
     def restore(self, n: int, rows: Mapping[str, Iterable[RowChunk]], state: bytes | None) -> None:
         """Become n tokens long from stored rows, by kind of part, and the state of a checkpoint at n.
 
-        Raises ValueError when they do not fit; the memory is empty then.
+        Raises ValueError when they do not fit; after any error the memory is empty.
         """
         try:
             for part in self.parts:
                 part.restore(n, rows.get(part.kind, ()), None if part.row_nbytes else state)
-        except ValueError:
+        except BaseException:
             self.rewind(0)
             raise

@@ -50,7 +50,11 @@ class MemoryPart(ABC):
 
     @abstractmethod
     def append(self, n: int) -> None:
-        """Make room for n more tokens; the layers fill it. Before the next append, `rewind` can take it back."""
+        """Make room for n more tokens; the layers fill it.
+
+        Before the next append, `rewind` to the length before can take it back, also when an error came in between or
+        this raised one: all is then as if it had not been called.
+        """
 
     @abstractmethod
     def reuse_point(self, n: int) -> int:

@@ -79,11 +79,13 @@ class RecurrentMemory(MemoryPart):
         return self._appended if n >= self._appended else 0
 
     def rewind(self, n: int) -> None:
-        if n == 0:
-            self._clear()
-        elif n < self.n_tokens:
+        if n == self.n_tokens:
+            return
+        if n == self._appended:
             self._states = dict(self._before)
             self.n_tokens = n
+        else:
+            self._clear()
 
     def first_row(self, n: int) -> int:
         return n

@@ -55,12 +55,12 @@ class Model:
         """Evaluate one ubatch of tokens that follow those in `memory`.
 
         Returns the final hidden states, normed, shape (n_tokens, n_embd). `between_layers` is called before
-        each layer (of a recorded pass, before the first) and may raise to cancel: the memory is then as it was before
-        the call.
+        each layer (of a recorded pass, before the first) and may raise to cancel. After any error the memory is as it
+        was before the call, but that recurrent layers can't go back further than that.
         """
         ubatch = Ubatch(self.kernels, memory, memory.n_tokens, token_ids)
-        memory.append(ubatch.n_tokens)
         try:
+            memory.append(ubatch.n_tokens)
             x = self.kernels.take_rows(self._token_embd, token_ids) * self._embedding_scale
             if ubatch.n_tokens == 1:
                 return self._single_tokens.evaluate(x, ubatch, between_layers)

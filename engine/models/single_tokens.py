@@ -84,15 +84,18 @@ class _Step:
         own = Ubatch(ubatch.kernels, ubatch.memory, ubatch.start, self._token_ids, self._tables)
         before = dict(ubatch.memory.states)
         inputs = [self._x, self._token_ids, *(a for t in self._tables.values() for a in (t.cos, t.sin))]
-        hidden, self._repeat = ubatch.kernels.record(lambda: evaluate(self._x, own, between_layers), inputs=inputs)
-        self.can_be_recorded = self._repeat is not None
-        self._hidden, self._before, self._after = hidden, before, dict(ubatch.memory.states)
+        hidden, repeat = ubatch.kernels.record(lambda: evaluate(self._x, own, between_layers), inputs=inputs)
+        after = dict(ubatch.memory.states)
+        self._hidden, self._repeat, self._before, self._after = hidden, repeat, before, after
+        self.can_be_recorded = repeat is not None
         return hidden.copy()
 
     def repeat(self, memory: Memory) -> F32:
-        assert self._repeat is not None
+        repeat, self._repeat = self._repeat, None  # where an error leaves its states in disorder, it is not done again
+        assert repeat is not None
         assert self._hidden is not None
-        self._repeat()
+        repeat()
         self._before, self._after = self._after, self._before
+        self._repeat = repeat
         memory.set_states(self._after)
         return self._hidden.copy()
