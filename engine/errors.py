@@ -27,3 +27,13 @@ class SlotBusyError(SlotFileError):
 
 class ContextFullError(DormouseError):
     """A prompt does not fit into the context; nothing was evaluated."""
+
+
+class NotFiniteError(DormouseError):
+    """A model computed infinity or NaN; nothing of that is kept."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model computes values that are not numbers: its file may be damaged. "
+            "Fetch it again, or load another one."
+        )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from engine.arrays import F32, TokenIds
+from engine.errors import NotFiniteError
 from engine.kernels import Kernels, Matrix
 from engine.memory import LayerMemory, Memory, compose
 from engine.models.config import ModelConfig
@@ -56,15 +57,21 @@ class Model:
 
         Returns the final hidden states, normed, shape (n_tokens, n_embd). `between_layers` is called before
         each layer (of a recorded pass, before the first) and may raise to cancel. After any error the memory is as it
-        was before the call, but that recurrent layers can't go back further than that.
+        was before the call, but that recurrent layers can't go back further than that. Raises NotFiniteError where a
+        state, final or of a recurrent layer, is not finite.
         """
         ubatch = Ubatch(self.kernels, memory, memory.n_tokens, token_ids)
         try:
             memory.append(ubatch.n_tokens)
             x = self.kernels.take_rows(self._token_embd, token_ids) * self._embedding_scale
             if ubatch.n_tokens == 1:
-                return self._single_tokens.evaluate(x, ubatch, between_layers)
-            return self._evaluate(x, ubatch, between_layers)
+                # all that a recurrent layer keeps of the last token has a part in its output
+                return _finite(self._single_tokens.evaluate(x, ubatch, between_layers))
+            hidden = _finite(self._evaluate(x, ubatch, between_layers))
+            for state in memory.states.values():
+                _finite(state.r)
+                _finite(state.s)
+            return hidden  # noqa: TRY300 - what is above may fail as well
         except BaseException:
             memory.rewind(ubatch.start)
             raise
@@ -77,10 +84,21 @@ class Model:
         return self._output_norm(self.kernels, x)
 
     def logits(self, hidden: F32) -> F32:
-        """Return the logits of hidden states (n_tokens, n_embd) as `forward` returns them: (n_tokens, n_vocab)."""
+        """Return the logits of hidden states (n_tokens, n_embd) as `forward` returns them: (n_tokens, n_vocab).
+
+        Raises NotFiniteError where one is not finite.
+        """
         logits = self.kernels.matmul(hidden, self._output)
         if self._logit_scale != 1:
             logits *= self._logit_scale
+        _finite(logits)  # a softcap would hide infinity
         if self._logit_softcap is not None:
             logits = np.tanh(logits / self._logit_softcap) * self._logit_softcap
         return logits
+
+
+def _finite(x: F32) -> F32:
+    """Return x; raise NotFiniteError if a value is NaN or infinite."""
+    if not np.isfinite(x).all():
+        raise NotFiniteError
+    return x

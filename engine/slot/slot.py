@@ -147,7 +147,7 @@ class Slot:
     def evaluate(self, token_ids: TokenIds, *, between_layers: Callable[[], None] = lambda: None) -> F32:
         """Evaluate one ubatch; return the final hidden state of its last token, shape (1, n_embd).
 
-        `between_layers` may raise to cancel: the slot is then as it was before.
+        `between_layers` may raise to cancel: the slot is then as it was before. So it is after NotFiniteError.
         """
         hidden = self._model.forward(token_ids, self._memory, between_layers=between_layers)
         self._hidden = hidden[-1:].copy()
@@ -160,14 +160,18 @@ class Slot:
         """Take a context checkpoint at the present length, unless there is one, and drop what exceeds the budget then.
 
         Where the budget does not even hold this place, there is none: of what can be cut back, as many rows are kept
-        as fit.
+        as fit. Raises NotFiniteError, and stores nothing, where the logits are not finite.
         """
+        is_known = not self._pending and self._cursor in {c.cursor for c in self._archive.checkpoints.values()}
+        next_tokens = None
+        if self._hidden is not None and not is_known:
+            next_tokens = NextTokens.of(self._model.logits(self._hidden)[0], kernels=self._model.kernels.identity)
         self._flush()
         if self.n_tokens > self._most_tokens():
             if reason in MESSAGE_ENDS:
                 self._archive.log(OVER_BUDGET, n_tokens=self.n_tokens, n_kept=self._most_tokens(), reason="disk_budget")
-        elif self._hidden is not None and self._cursor not in {c.cursor for c in self._archive.checkpoints.values()}:
-            self._take_checkpoint(self._hidden[0], message=message, reason=reason)
+        elif self._hidden is not None and next_tokens is not None:
+            self._take_checkpoint(self._hidden[0], next_tokens, message=message, reason=reason)
         if self._disk_budget is not None:
             prune(
                 self._archive,
@@ -178,14 +182,15 @@ class Slot:
                 rewindable=self._memory.rewindable,
             )
 
-    def _take_checkpoint(self, hidden: F32, *, message: int | None, reason: CheckpointReason) -> None:
+    def _take_checkpoint(
+        self, hidden: F32, next_tokens: NextTokens, *, message: int | None, reason: CheckpointReason
+    ) -> None:
         path = self._archive.tree.path(self._cursor)
         for part in self._memory.parts:
             if part.row_nbytes:
                 lo = part.first_row(max(0, self.n_tokens - _LAST_WORDS))
                 lo = lo if part.has_rows(lo, self.n_tokens) else part.first_row(self.n_tokens)
                 self._archive.add_rows(path, part, lo, self.n_tokens)
-        next_tokens = NextTokens.of(self._model.logits(hidden[None])[0], kernels=self._model.kernels.identity)
         payload = CheckpointPayload(hidden, next_tokens.to_bytes(), self._memory.checkpoint())
         self._archive.add_checkpoint(self._cursor, payload, message=message, reason=reason)
 

@@ -81,7 +81,8 @@ def _quantize_q4_0(f: Function, x: Value, out: Value) -> None:
     extreme = f.variable(f.load(f32, x))
     with f.loop(BLOCK_SIZE, 1) as i:
         value = f.load(f32, x + i * 4)
-        extreme.set(f.select(_magnitude(value) > _magnitude(extreme.get()), value, extreme.get()))
+        is_larger = _magnitude(value).bits(i32) > _magnitude(extreme.get()).bits(i32)  # also where it is NaN
+        extreme.set(f.select(is_larger, value, extreme.get()))
     d = extreme.get() / -8.0
     f.store(d.to(f16), out)
     inverse = _inverse(f, d).splat(_LANES)
