@@ -66,6 +66,8 @@ TEST_PROGRAMS = {
     "qemu-aarch64": "qemu-user",
 }
 """Programs that the tests run, and their Debian packages."""
+TEST_WORKERS = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Tests of one file share a process, as they share what is expensive; `tests/conftest.py` has the long files first."""
 
 
 class Stop(Exception):
@@ -175,11 +177,19 @@ def run_command(environment: Environment, arguments: Sequence[str]) -> None:
 
 
 def test_command(environment: Environment, arguments: Sequence[str]) -> None:
-    """Check style and types, then run the tests, which fetch their models themselves."""
+    """Check style and types, then run the tests, which fetch their models themselves.
+
+    All of them run in two processes, but for those that measure time: they come last, alone.
+    """
     run(environment.python, "-m", "ruff", "check")
     run(environment.python, "-m", "ruff", "format", "--check")
     run(environment.python, "-m", "mypy")
-    run(environment.python, "-m", "pytest", *arguments)
+    pytest = (environment.python, "-m", "pytest")
+    if arguments:
+        run(*pytest, *arguments)
+    else:
+        run(*pytest, *TEST_WORKERS, "-m", "not clock")
+        run(*pytest, "-m", "clock")
 
 
 def bench_command(environment: Environment, arguments: Sequence[str]) -> None:

@@ -1,7 +1,13 @@
-"""What every test gets: the real models, and a home of its own."""
+"""What every test gets: real and tiny models, and a home of its own."""
 
 import os
-from collections.abc import Callable
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, which share the cores
+    os.environ["DORMOUSE_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,12 +15,20 @@ from platformdirs import user_cache_path
 
 from engine.errors import DormouseError
 from engine.starter import ModelEntry, fetch_model, read_entry, starter_entry
+from tests.models import full_attention, windowed
 
 # Resolved at import, before any test has a HOME of its own.
 MODELS_FOLDER = Path(os.environ.get("DORMOUSE_TEST_MODELS") or user_cache_path("dormouse") / "test-models")
 KERNELS_FOLDER = user_cache_path("dormouse") / "test-kernels"
 os.environ["DORMOUSE_KERNEL_CACHE"] = str(KERNELS_FOLDER)  # compiled once, not in every test's home
 MODELS = {"smollm2": starter_entry(), "gemma3": read_entry(Path(__file__).parents[1] / "resources" / "gemma3.json")}
+N_CTX = 8192  # of the tiny models
+LONG = (
+    "e2e/test_sleep_and_wake",
+    "engine/test_models",
+    "engine/test_families",
+)
+"""Files of tests that take longest: they begin, lest one of them is left to one process at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,14 +53,47 @@ def gemma3() -> Path:
     return MODELS_FOLDER / MODELS["gemma3"].file_name
 
 
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with full attention that never ends a reply; its tokens are letters."""
+    model = full_attention.llama().never_ending(n_ctx=N_CTX)
+    return model.write(tmp_path_factory.mktemp("models") / "tiny-llama.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_gemma3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a sliding window of 24 tokens."""
+    model = windowed.gemma3().never_ending(n_ctx=N_CTX)
+    return model.write(tmp_path_factory.mktemp("models") / "tiny-gemma3.gguf")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _home_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the user's settings and conversations out of reach of what several tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        _set_home(patch, tmp_path_factory.mktemp("home"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _home_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the user's settings and conversations out of every test's reach."""
+    """Keep them out of every test's reach, and the tests out of each other's."""
     home = tmp_path / "home"
     home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
+    _set_home(monkeypatch, home)
+
+
+def _set_home(patch: pytest.MonkeyPatch, home: Path) -> None:
+    patch.setenv("HOME", str(home))
     for kind in ("CONFIG", "DATA", "CACHE", "STATE"):
-        monkeypatch.delenv(f"XDG_{kind}_HOME", raising=False)
+        patch.delenv(f"XDG_{kind}_HOME", raising=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the long files come first."""
+    root = Path(__file__).parent
+    ranks = {root / f"{name}.py": rank for rank, name in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(item.path, len(LONG)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -54,8 +101,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    for name in sorted(used & MODELS.keys()):
-        _fetch(MODELS[name], session.config.get_terminal_writer().line)
+    wanted = sorted(used & MODELS.keys())
+    if wanted:
+        MODELS_FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # a lock that no process leaves behind: another one may be fetching the same
+        with closing(sqlite3.connect(MODELS_FOLDER / ".lock", timeout=3600)) as lock:
+            lock.execute("BEGIN EXCLUSIVE")
+            for name in wanted:
+                _fetch(MODELS[name], session.config.get_terminal_writer().line)
 
 
 def _fetch(entry: ModelEntry, tell: Callable[[str], None]) -> None:

@@ -27,9 +27,9 @@ def load_kernels(
 ) -> Kernels:
     """Return the kernels called `name`, else those that DORMOUSE_KERNELS names, else the fastest that work here.
 
-    `n_threads` defaults to all cores. Compiled code is kept in the folder that DORMOUSE_KERNEL_CACHE names, else in
-    `cache_folder`, if there is one; `compiling` is told what must be compiled. Raises DormouseError for kernels that
-    were named but do not exist or do not work here.
+    `n_threads` defaults to what DORMOUSE_THREADS says, else to all cores. Compiled code is kept in the folder that
+    DORMOUSE_KERNEL_CACHE names, else in `cache_folder`, if there is one; `compiling` is told what must be compiled.
+    Raises DormouseError for kernels that were named but do not exist or do not work here.
     """
     if folder := os.environ.get(CACHE_VARIABLE):
         cache_folder = Path(folder)

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Semaphore, Thread
 
+ENVIRONMENT_VARIABLE = "DORMOUSE_THREADS"
+
 
 def default_threads() -> int:
-    """Return the number of cores that this process may run on."""
+    """Return the number that DORMOUSE_THREADS says, else that of the cores that this process may run on."""
+    if (wanted := os.environ.get(ENVIRONMENT_VARIABLE, "")).isdecimal():
+        return int(wanted)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.peer import Peer
 from engine.errors import FormatError
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.chat_template import FALLBACK, ChatTemplate, ChatTemplateError, load_chat_template
 from engine.tokenizer.prompt import PromptBuilder, TemplateMessage
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from tests.peer import Peer
 from tests.tiny_gguf import small_spm, tokenizer_metadata, write_llama
 
 NOW = datetime(2026, 2, 3, 4, 5)

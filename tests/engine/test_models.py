@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.peer import Peer
 from engine.formats.gguf import open_gguf
 from engine.kernels import load_kernels
 from engine.models import load_model
 from engine.tokenizer.tokenizer import load_tokenizer
 from tests.gguf_copy import write_copy
+from tests.peer import Peer
 
 N_TOKENS = 500
 TEXT = (Path(__file__).parent.parent / "data" / "tea-party.txt").read_text(encoding="utf-8")

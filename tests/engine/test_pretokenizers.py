@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.peer import Peer
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.pretokenizers import PRE_TOKENIZERS
 from engine.tokenizer.tokenizer import load_tokenizer
 from tests.hard_texts import HARD_TEXTS, random_text
+from tests.peer import Peer
 from tests.tiny_gguf import write_llama
 from tests.trained_vocabulary import byte_level_vocabulary, character_vocabulary
 

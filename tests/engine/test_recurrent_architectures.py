@@ -16,6 +16,7 @@ from engine.memory import AttentionRows, RecurrentState
 from engine.models import Model, load_model
 from tests.models.agreement import difference, token_ids
 from tests.models.recurrent import MODELS
+from tests.peer import Peer
 
 
 @pytest.fixture(scope="module", name="kernels")
@@ -58,12 +59,8 @@ def test_states_are_those_of_llama_cpp(name: str, kernels: Kernels, tmp_path: Pa
     model, ids = load(path, kernels), token_ids()
     memory = model.new_memory(np.float32)
     model.forward(ids, memory)
-    with Peer(
-        path, n_ctx=512, cache_type_k="f32", cache_type_v="f32", flash_attn="off", slot_save_path=tmp_path
-    ) as peer:
-        peer.completion(ids, n_predict=0, id_slot=0)
-        peer.save_slot("slot.bin")
-    reader = SlotReader((tmp_path / "slot.bin").read_bytes())
+    with Peer(path, n_ctx=512, cache_type_k="f32", cache_type_v="f32", flash_attn="off") as peer:
+        reader = SlotReader(peer.saved_slot(ids))
     needs = [need for needs in model.layer_memories for need in needs]
     if any(isinstance(need, AttentionRows) for need in needs):
         reader.skip_rows(ext=12 if "qwen35" in name else 0)

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.peer import Peer
 from engine.errors import FormatError, UnsupportedError
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.detokenizer import IncrementalDetokenizer
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tests.hard_texts import HARD_TEXTS
+from tests.peer import Peer
 from tests.tiny_gguf import small_spm, tokenizer_metadata, write_llama
 
 FILES = ("smollm2", "gemma3")

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.peer import Peer
 from engine.errors import FormatError
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tests.hard_texts import HARD_TEXTS, random_text
+from tests.peer import Peer
 from tests.tiny_gguf import small_spm, tokenizer_metadata, write_llama
 
 CONTROL = 3

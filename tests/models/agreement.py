@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.peer import Peer
 from engine.formats.gguf import open_gguf
 from engine.kernels import Kernels
 from engine.models import Model, load_model
 from tests.models.tiny import N_VOCAB
+from tests.peer import Peer
 
 N_TOKENS = 256
 N_PREFILL = 200  # in one ubatch; the others one by one
@@ -39,28 +39,18 @@ def log_probabilities(model: Model) -> NDArray[np.float64]:
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
-def _next_logprobs(peer: Peer, ids: NDArray[np.int32]) -> list[tuple[int, float]]:
-    """Return the peer's likeliest next tokens with their log-probabilities, the best first.
-
-    Whatever they are, a letter is sampled: of half a character the server says nothing.
-    """
-    answer = peer.completion(ids, n_predict=1, n_probs=N_PROBS, logit_bias=[[N_VOCAB - 1, 1000]], id_slot=0)
-    best = answer["completion_probabilities"][0]["top_logprobs"]
-    return [(token["id"], token["logprob"]) for token in best]
-
-
 def difference(path: Path, kernels: Kernels, *, peer_model: Path | None = None) -> Difference:
     """Compare a model here and there, where `peer_model` may be another file of it.
 
-    The peer keeps K and V in float32, without flash attention, which rounds them.
+    The peer keeps K and V in float32, without flash attention, which rounds them. Whatever is likely, it samples a
+    letter: of half a character the server says nothing.
     """
     with open_gguf(path) as gguf:
         ours = log_probabilities(load_model(gguf, kernels).model)
     ids = token_ids()
-    with Peer(
-        peer_model or path, n_ctx=512, n_threads=1, cache_type_k="f32", cache_type_v="f32", flash_attn="off"
-    ) as peer:
-        theirs = [_next_logprobs(peer, ids[: i + 1]) for i in range(N_TOKENS)]
+    a_letter = {"logit_bias": [[N_VOCAB - 1, 1000]]}
+    with Peer(peer_model or path, n_ctx=512, cache_type_k="f32", cache_type_v="f32", flash_attn="off") as peer:
+        theirs = [peer.next_logprobs(ids[: i + 1], N_PROBS, **a_letter) for i in range(N_TOKENS)]
     greatest, others = 0.0, 0
     for row, candidates in zip(ours, theirs, strict=True):
         best, expected = (np.array(column) for column in zip(*candidates, strict=True))

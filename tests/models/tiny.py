@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 import gguf
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from bench.model_file import add_metadata
 
 N_CTX = 1024
+N_LETTERS = 53  # the last tokens: a space, and each letter with and without one before it
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -74,17 +76,33 @@ class TinyModel:
 
     def embeddings(self, *, tied: bool) -> None:
         """Add the embeddings, the last norm and, unless it is tied to them, the output: logits from N(0, 9)."""
-        scale = 3 * self.n_embd**-0.5
-        self.add("token_embd.weight", self._random.standard_normal((N_VOCAB, self.n_embd)) * scale)
+        self.add("token_embd.weight", self._random.standard_normal((N_VOCAB, self.n_embd)) * self._logit_scale)
         self.norm("output_norm")
         if not tied:
-            self.add("output.weight", self._random.standard_normal((N_VOCAB, self.n_embd)) * scale)
+            self._output()
+
+    def _output(self) -> None:
+        self.add("output.weight", self._random.standard_normal((N_VOCAB, self.n_embd)) * self._logit_scale)
+
+    @property
+    def _logit_scale(self) -> float:
+        return 3 * self.n_embd**-0.5
 
     def add(
         self, name: str, values: NDArray[np.float64], kind: GGMLQuantizationType = GGMLQuantizationType.F32
     ) -> None:
         """Add a tensor."""
         self.tensors[name] = values.astype(np.float32), kind
+
+    def never_ending(self, *, n_ctx: int = N_CTX) -> Self:
+        """Have the likeliest token always be a letter: the logits of 53 of them are random, those of the others 0.
+
+        So the output is not the embeddings, or every token would say itself again.
+        """
+        self.metadata["context_length"] = n_ctx
+        self._output()
+        self.tensors["output.weight"][0][:-N_LETTERS] = 0
+        return self
 
     def write(self, path: Path) -> Path:
         """Write the file; return its path."""

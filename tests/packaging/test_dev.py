@@ -194,6 +194,15 @@ def test_tests_run_after_style_and_types(dev: ModuleType, run: FakeRun) -> None:
 
 
 @pytest.mark.usefixtures("prepared")
+def test_what_measures_time_runs_alone(dev: ModuleType, run: FakeRun) -> None:
+    assert dev.main(["test"]) == 0
+    together, alone = (command.partition(" -m pytest ")[2] for command in run.commands[3:])
+    assert together.startswith("--numprocesses 2")
+    assert together.endswith("-m not clock")
+    assert alone == "-m clock"
+
+
+@pytest.mark.usefixtures("prepared")
 def test_benchmarks_run_in_the_environment(dev: ModuleType, run: FakeRun) -> None:
     assert dev.main(["bench", "--quick"]) == 0
     python = DEV.parents[1] / ".venv" / "bin" / "python"
