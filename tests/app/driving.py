@@ -9,6 +9,7 @@ from PySide6.QtCore import QMimeData, QObject, QPointF, Qt, QTimer, QUrl
 from PySide6.QtGui import QAction, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
 
+from app.state.app_state import AppState
 from app.window import Window
 
 Script = Callable[[Window], Generator[Callable[[], object], None, None]]
@@ -61,6 +62,17 @@ def windows() -> list[Window]:
 def window() -> Window:
     (only,) = windows()
     return only
+
+
+def answered(state: AppState) -> Callable[[], bool]:
+    """Return the condition that a turn which is yet to begin has ended, however short it is: its receipt is there."""
+    before = set(state.conversation.receipts)
+
+    def has_receipt() -> bool:
+        conversation = state.conversation
+        return not conversation.is_busy and conversation.transcript.leaf in conversation.receipts.keys() - before
+
+    return has_receipt
 
 
 def buttons(root: QWidget) -> list[str]:

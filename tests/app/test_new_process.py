@@ -21,14 +21,14 @@ def visit(words: str, *dropped: Path, arguments: tuple[Path, ...] = ()) -> dict[
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("name", ["tiny_llama", "tiny_gemma3"])
 def test_a_dropped_file_goes_on_in_a_new_process(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     model, path = request.getfixturevalue(name), tmp_path / "story.slot"
     SlotFile.create(path).close()
-    long = "Tell me about dormice. " * 250  # more than two of Gemma's windows
+    long = "Tell me about dormice. " * 10  # more than two of the windows
     first = visit(long, arguments=(model, path))
     assert [bar[0] for bar in first["bars"]] == ["cold"]
-    assert first["bars"][0][2] > 1024
+    assert first["bars"][0][2] > 200
 
     second = visit("Where do they sleep?", path)
     assert second["texts"][:2] == first["texts"]

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication
 from app.main import main
 from app.panels.plot import turn_bars
 from app.window import Window
-from tests.app.driving import Person, drop, press
+from tests.app.driving import Person, answered, drop, press
 
 
 def visit(words: str, dropped: list[Path], arguments: list[str]) -> None:
@@ -24,10 +24,10 @@ def visit(words: str, dropped: list[Path], arguments: list[str]) -> None:
         state.settings.max_tokens, state.settings.temperature = 8, 0.0
         if dropped:
             drop(window, *dropped)
+        is_answered = answered(state)
         window.chat.composer.set_text(words)
         press(window, "Send")
-        yield lambda: state.conversation.is_busy
-        yield lambda: not state.conversation.is_busy
+        yield is_answered
         bars = turn_bars(state.conversation, str)
         texts = [message.text for message in state.conversation.transcript.path()]
         sys.stdout.write(json.dumps({"bars": [(b.source, b.cache_n, b.prompt_n) for b in bars], "texts": texts}))

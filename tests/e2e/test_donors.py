@@ -8,6 +8,7 @@ import pytest
 
 from engine import events
 from engine.cli.client import Client
+from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
 from engine.slot.file.slot_file import SlotFile
@@ -17,6 +18,7 @@ from tests.slot_samples import write_conversation
 STORY = (Path(__file__).parents[1] / "data" / "tea-party.txt").read_text(encoding="utf-8")
 WORDS = " ".join(STORY.split())
 SETTINGS = TurnSettings(SamplingParameters(temperature=0), max_tokens=5)
+ITS_OWN = 50  # tokens of a question and its template, at most: they are letters
 
 
 class Person:
@@ -25,7 +27,7 @@ class Person:
     def __init__(self, model: Path, library: Path) -> None:
         self.library = library
         self.client = Client(kernels=None, n_threads=None, warn=pytest.fail, library=library)
-        self.client.wait(self.client.session.load_model(model))
+        self.client.wait(self.client.session.load_model(model, EngineSettings(n_ubatch=128)))
 
     def open(self, path: Path | None) -> int:
         opening = self.client.session.open(path)
@@ -46,7 +48,7 @@ class Person:
         return turn
 
 
-@pytest.fixture(scope="module", params=["smollm2", "gemma3"], name="person")
+@pytest.fixture(scope="module", params=["tiny_llama", "tiny_gemma3"], name="person")
 def _person(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     person = Person(request.getfixturevalue(request.param), tmp_path_factory.mktemp("library"))
     yield person
@@ -67,7 +69,7 @@ def test_a_long_system_message_is_read_once(person: Person, tmp_path: Path) -> N
     second = person.ask_and_close(tmp_path / "second.slot", "What time is it?", system=system)
     assert (alone.receipt.donor, first.receipt.donor, second.receipt.donor) == (None, None, "first.slot")
     assert first.receipt.prompt_n > 900
-    assert second.receipt.prompt_n < 30
+    assert second.receipt.prompt_n < ITS_OWN
     assert (second.receipt.source, second.receipt.reason) == ("restored", "none")
     assert second.token_ids == alone.token_ids
 
@@ -88,7 +90,7 @@ def test_a_document_in_the_same_message_is_read_once(person: Person) -> None:
     person.ask_and_close(person.library / "0.slot", document + "Who is asleep?")
     turn = person.ask_and_close(person.library / "1.slot", document + "What time is it?")
     assert turn.receipt.donor == "0.slot"
-    assert turn.receipt.prompt_n < 30
+    assert turn.receipt.prompt_n < ITS_OWN
 
 
 def test_open_conversations_give_but_temporary_ones_never_do(person: Person, tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_open_conversations_give_but_temporary_ones_never_do(person: Person, tmp
     receipts = [turn.receipt for turn in turns]
     assert [receipt.donor for receipt in receipts[:3]] == [None, None, "a.slot"]
     assert receipts[3].donor in ("a.slot", "b.slot")
-    assert receipts[1].prompt_n > 200 > 30 > receipts[2].prompt_n
+    assert receipts[1].prompt_n > 200 > ITS_OWN > receipts[2].prompt_n
     for conversation in opened:
         person.client.wait(person.client.session.close_conversation(conversation))
 
@@ -112,13 +114,14 @@ def test_files_that_are_no_use_are_passed_over(person: Person) -> None:
     (library / "b.slot").write_bytes(b"dear diary" * 1000)
     (library / "c.slot").mkdir()
     damaged = bytearray(whole)
-    damaged[100_000::4096] = b"\x55" * len(damaged[100_000::4096])
+    places = slice(len(damaged) // 3, None, 4096)
+    damaged[places] = b"\x55" * len(damaged[places])
     (library / "d.slot").write_bytes(damaged)
     shutil.copy(library / "z.slot", library / "locked.slot")
     with SlotFile.open(library / "locked.slot"):
         turn = person.ask_and_close(library / "new.slot", "Who is asleep?", system=system)
     assert (turn.receipt.donor, turn.receipt.reason) == ("z.slot", "none")
-    assert turn.receipt.prompt_n < 30
+    assert turn.receipt.prompt_n < ITS_OWN
 
 
 def test_small_gains_are_left_alone(person: Person) -> None:

@@ -25,10 +25,10 @@ TURNS = ["Who are you?", "What do mice eat?", "And hares? " * 29 + "And hares?"]
 
 
 @pytest.fixture(scope="module", name="slept")
-def _slept(smollm2: Path, tmp_path_factory: pytest.TempPathFactory, chat: Chat) -> Path:
-    """A slot file of SmolLM2 with three turns."""
+def _slept(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory, chat: Chat) -> Path:
+    """A slot file of a tiny model with three turns."""
     file = tmp_path_factory.mktemp("slots") / "slept.slot"
-    chat(smollm2, *GREEDY, "--slot", file, say=TURNS)
+    chat(tiny_llama, *GREEDY, "--slot", file, say=TURNS)
     return file
 
 
@@ -37,37 +37,39 @@ def n_prompt(turn: dict[str, int]) -> int:
 
 
 def test_a_model_of_the_same_shape_with_other_weights_says_why_and_reads_again(
-    smollm2: Path, slept: Path, tmp_path: Path, chat: Chat
+    tiny_llama: Path, slept: Path, tmp_path: Path, chat: Chat
 ) -> None:
     noise = np.random.default_rng(0)
 
     def tune(info: object, weights: np.ndarray) -> np.ndarray:
         return weights + 1e-4 * noise.standard_normal(weights.shape).astype(np.float32)
 
-    tuned = write_copy(smollm2, tmp_path / "tuned.gguf", change=tune)
+    tuned = write_copy(tiny_llama, tmp_path / "tuned.gguf", change=tune)
     file = Path(shutil.copy(slept, tmp_path / "copy.slot"))
     first, second = chat(tuned, *GREEDY, "--slot", file, say=["Go on.", "And on."])
     assert (first["reason"], first["source"], first["cache_n"]) == ("other_model", "cold", 0)
     assert (second["reason"], second["source"]) == ("none", "live")
-    (back,) = chat(smollm2, *GREEDY, "--slot", file, "--edit", 4, "--prompt", "Once more.")
+    (back,) = chat(tiny_llama, *GREEDY, "--slot", file, "--edit", 4, "--prompt", "Once more.")
     assert (back["source"], back["reason"]) == ("restored", "none")
-    assert back["cache_n"] >= n_prompt(first) - 20  # the first model's state is still there
+    assert back["cache_n"] >= n_prompt(first) - 40  # the first model's state is still there
 
 
-def test_a_model_of_another_family_keeps_the_transcript(gemma3: Path, slept: Path, tmp_path: Path, chat: Chat) -> None:
+def test_a_model_of_another_family_keeps_the_transcript(
+    tiny_gemma3: Path, slept: Path, tmp_path: Path, chat: Chat
+) -> None:
     file = Path(shutil.copy(slept, tmp_path / "copy.slot"))
-    run = run_cli("chat", "--model", gemma3, *GREEDY, "--slot", file, "--prompt", "Go on.")
+    run = run_cli("chat", "--model", tiny_gemma3, *GREEDY, "--slot", file, "--prompt", "Go on.")
     assert run.status == 0
     assert "another model" in run.stderr
     summary = json.loads(run_cli("inspect", file, "--json").stdout)
     assert [model["architecture"] for model in summary["models"]] == ["llama", "gemma3"]
-    (turn,) = chat(gemma3, *GREEDY, "--slot", file, "--regenerate")
+    (turn,) = chat(tiny_gemma3, *GREEDY, "--slot", file, "--regenerate")
     assert turn["prompt_n"] == 0
 
 
-def test_another_kv_type_says_so(smollm2: Path, slept: Path, tmp_path: Path, chat: Chat) -> None:
+def test_another_kv_type_says_so(tiny_llama: Path, slept: Path, tmp_path: Path, chat: Chat) -> None:
     file = Path(shutil.copy(slept, tmp_path / "copy.slot"))
-    (turn,) = chat(smollm2, *GREEDY, "--slot", file, "--kv-type", "f32", "--prompt", "Go on.")
+    (turn,) = chat(tiny_llama, *GREEDY, "--slot", file, "--kv-type", "f32", "--prompt", "Go on.")
     assert (turn["reason"], turn["cache_n"]) == ("other_kv_type", 0)
 
 
@@ -77,9 +79,9 @@ def _warnings() -> list[str]:
 
 
 @pytest.fixture(scope="module", name="loaded")
-def _loaded(smollm2: Path, warnings: list[str]) -> Iterator[Client]:
+def _loaded(tiny_llama: Path, warnings: list[str]) -> Iterator[Client]:
     client = Client(kernels=None, n_threads=None, warn=warnings.append)
-    client.wait(client.session.load_model(smollm2, EngineSettings()))
+    client.wait(client.session.load_model(tiny_llama, EngineSettings()))
     yield client
     client.session.close()
 

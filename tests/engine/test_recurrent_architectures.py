@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.peer import Peer
 from engine.arrays import F32
 from engine.errors import FormatError
 from engine.formats.gguf import open_gguf
