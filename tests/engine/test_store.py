@@ -156,7 +156,8 @@ def test_full_disk_costs_the_state_not_the_conversation(path: Path, store: Store
         store.post(row_writer(id, bytes(MIB)), nbytes=MIB)
         store.flush()
     (error,) = errors
-    assert str(error) == f"{path} could not be saved: the disk is full."
+    assert str(error).startswith("Your words are saved, but not what the model remembers of them: ")
+    assert str(error).endswith(f"{path} could not be saved: the disk is full.")
     assert store.failure is error
     _, reply = store.call(SlotFile.begin_turn, None, "Hello", created=1).result()
     store.call(SlotFile.update_reply, reply.id, "Hi", "stop").result()
