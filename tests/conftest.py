@@ -5,9 +5,7 @@ import os
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, which share the cores
     os.environ["DORMOUSE_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from platformdirs import user_cache_path
 from engine.errors import DormouseError
 from engine.starter import ModelEntry, fetch_model, read_entry, starter_entry
 from tests.models import full_attention, windowed
+from tests.only_one import only_one
 
 # Resolved at import, before any test has a HOME of its own.
 MODELS_FOLDER = Path(os.environ.get("DORMOUSE_TEST_MODELS") or user_cache_path("dormouse") / "test-models")
@@ -103,10 +102,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
     wanted = sorted(used & MODELS.keys())
     if wanted:
-        MODELS_FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # a lock that no process leaves behind: another one may be fetching the same
-        with closing(sqlite3.connect(MODELS_FOLDER / ".lock", timeout=3600)) as lock:
-            lock.execute("BEGIN EXCLUSIVE")
+        with only_one(MODELS_FOLDER):
             for name in wanted:
                 _fetch(MODELS[name], session.config.get_terminal_writer().line)
 

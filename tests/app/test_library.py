@@ -12,6 +12,7 @@ from app.library import Library
 from engine.errors import DormouseError
 from engine.paths import cache_folder
 from engine.slot.file.slot_file import SlotFile
+from tests.clock import best_of_three
 
 
 @pytest.fixture
@@ -117,15 +118,15 @@ def test_damaged_cache_is_no_matter(folder: Path, content: str) -> None:
     assert titles(Library(folder)) == ["Hello"]
 
 
+@pytest.mark.clock
 def test_open_files_are_listed_at_once_and_stay_locked(folder: Path) -> None:
     path = write_slot(folder / "a.slot", "Hello")
     with SlotFile.open(path):
         library = Library(folder)
-        started = time.monotonic()
         assert titles(library) == ["a"]
         library.note_title(path, "Hello\n\nthere")
         assert titles(library) == ["Hello there"]
-        assert time.monotonic() - started < 0.3
+        assert best_of_three(lambda: Library(folder).entries()) < 0.1
         # another process must still find it locked: whoever closes a file loses its process's locks on it
         code = "import sys; from engine.slot.file.slot_file import SlotFile; SlotFile.open(sys.argv[1])"
         other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
@@ -140,14 +141,18 @@ def test_titles_of_open_files_are_remembered(folder: Path) -> None:
         assert titles(Library(folder)) == ["Noted"]
 
 
+@pytest.mark.clock
 def test_many_unknown_files_do_not_hold_up_the_window(folder: Path) -> None:
     original = write_slot(folder / "0.slot", "Hello").read_bytes()
     for number in range(1, 100):
         (folder / f"{number}.slot").write_bytes(original)
+
+    def first_look() -> None:
+        (cache_folder() / "titles.json").unlink(missing_ok=True)
+        assert len(Library(folder).entries()) == 100
+
+    assert best_of_three(first_look) < 0.5
     library = Library(folder)
-    started = time.monotonic()
-    assert len(library.entries()) == 100
-    assert time.monotonic() - started < 0.5
     for _ in range(100):
         if set(titles(library)) == {"Hello"}:
             return

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine.formats.gguf import open_gguf
 from engine.kernels import Kernels
+from engine.memory import RowChunk
 from engine.models import Model, load_model
 from engine.tokenizer.tokenizer import load_tokenizer
 from tests.instruction_sets import ALL, make_kernels
@@ -23,7 +24,8 @@ class Case:
     """One model on every set of kernels, and a text."""
 
     models: dict[str, Model]
-    token_ids: NDArray[np.int32]
+    more: NDArray[np.int32]  # its last tokens
+    slept: dict[str, dict[str, list[RowChunk]]]  # rows of the tokens before, by what computed them
     alone: dict[str, NDArray[np.float64]]  # log-probabilities behind the text, by what computed all of it
 
 
@@ -34,14 +36,15 @@ def _case(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Case]:
     with open_gguf(path) as gguf:
         token_ids = np.array(load_tokenizer(gguf).encode(TEXT, parse_special=False), np.int32)[: N_SLEPT + N_MORE]
         for name in ALL:
-            loaded.append(make_kernels(name, n_threads=2, cache_folder=kernel_cache))
+            loaded.append(make_kernels(name, n_threads=1, cache_folder=kernel_cache))
             models[name] = load_model(gguf, loaded[-1]).model
-    alone = {}
+    slept, alone = {}, {}
     for name, model in models.items():
         memory = model.new_memory()
         model.forward(token_ids[:N_SLEPT], memory)
+        slept[name] = {part.kind: [part.export_rows(part.first_row(N_SLEPT), N_SLEPT)] for part in memory.parts}
         alone[name] = log_probabilities(model, model.forward(token_ids[N_SLEPT:], memory))
-    yield Case(models, token_ids, alone)
+    yield Case(models, token_ids[N_SLEPT:], slept, alone)
     for kernels in loaded:
         kernels.close()
 
@@ -56,10 +59,10 @@ def log_probabilities(model: Model, hidden: NDArray[np.float32]) -> NDArray[np.f
 @pytest.mark.parametrize("awake", ALL)
 @pytest.mark.parametrize("slept", ALL)
 def test_what_others_computed_says_the_same(case: Case, slept: str, awake: str) -> None:
-    memory = case.models[slept].new_memory()
-    case.models[slept].forward(case.token_ids[:N_SLEPT], memory)
     model = case.models[awake]
-    log_q = log_probabilities(model, model.forward(case.token_ids[N_SLEPT:], memory))
+    memory = model.new_memory()
+    memory.restore(N_SLEPT, case.slept[slept], None)
+    log_q = log_probabilities(model, model.forward(case.more, memory))
     log_p = case.alone[awake]
     assert np.mean((np.exp(log_p) * (log_p - log_q)).sum(axis=1)) < 0.01
     if slept == awake:

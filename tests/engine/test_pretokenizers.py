@@ -4,8 +4,8 @@ The vocabulary is made for this: its merges join whatever is beside each other i
 a pre-tokenizer sets shows in the ids.
 """
 
-import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.pretokenizers import PRE_TOKENIZERS
 from engine.tokenizer.tokenizer import load_tokenizer
+from tests.clock import best_of_three
 from tests.hard_texts import HARD_TEXTS, random_text
 from tests.peer import Peer
 from tests.tiny_gguf import write_llama
@@ -82,12 +83,11 @@ def test_gemma_4_names_its_tokenizer_instead(texts: list[str], tmp_path: Path) -
     assert_cut_alike(metadata, texts, tmp_path / "tiny.gguf")
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("name", BYTE_LEVEL)
 def test_long_texts_take_no_time(name: str, bytes_: dict[str, object], tmp_path: Path) -> None:
     path = write_llama(tmp_path / "tiny.gguf", bytes_ | {"tokenizer.ggml.pre": name})
     with open_gguf(path) as file:
         tokenizer = load_tokenizer(file)
     for text in ("The dormouse sleeps for half of the year. " * 500, "1234 " * 4000, " " * 20_000, "é'" * 10_000):
-        start = time.perf_counter()
-        tokenizer.encode(text, parse_special=False)
-        assert time.perf_counter() - start < 1
+        assert best_of_three(partial(tokenizer.encode, text, parse_special=False)) < 1

@@ -1,8 +1,8 @@
 """The tokenizer gives the ids that llama.cpp gives, whatever the text."""
 
 import random
-import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from engine.errors import FormatError, UnsupportedError
 from engine.formats.gguf import open_gguf
 from engine.tokenizer.detokenizer import IncrementalDetokenizer
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from tests.clock import best_of_three
 from tests.hard_texts import HARD_TEXTS
 from tests.peer import Peer
 from tests.tiny_gguf import small_spm, tokenizer_metadata, write_llama
@@ -171,22 +172,17 @@ def test_tokens_before_a_stop_text_are_counted_where_it_begins_with_a_token(smol
     assert kept == {"Yes . < END": 2, "Yes .< END": None, "< END .": 0}
 
 
+@pytest.mark.clock
 def test_a_large_vocabulary_loads_at_once(gemma3: Path) -> None:
-    def seconds_to_load() -> float:
-        start = time.perf_counter()
-        load(gemma3)
-        return time.perf_counter() - start
-
-    assert min(seconds_to_load() for _ in range(3)) < 1
+    assert best_of_three(partial(load, gemma3)) < 1
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("name", FILES)
 def test_long_texts_take_no_time(name: str, request: pytest.FixtureRequest) -> None:
     tokenizer = load(request.getfixturevalue(name))
     for text in ("The dormouse sleeps for half of the year. " * 1200, "ab" * 25_000, "睡鼠" * 25_000):
-        start = time.perf_counter()
-        tokenizer.encode(text, parse_special=False)
-        assert time.perf_counter() - start < 1
+        assert best_of_three(partial(tokenizer.encode, text, parse_special=False)) < 1
 
 
 def test_digest(smollm2: Path, tmp_path: Path) -> None:
