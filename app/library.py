@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from app.private_file import write_private
-from engine.errors import DormouseError, SlotBusyError, SlotFileError
+from engine.errors import DormouseError, SlotBusyError
 from engine.paths import cache_folder
 from engine.slot.file.failures import DamagedError
 from engine.slot.file.slot_file import SlotFile
@@ -121,8 +121,8 @@ class Library:
         try:
             with os.scandir(self._folder) as items:
                 for item in items:
-                    # a file may vanish while we look
-                    with suppress(FileNotFoundError):
+                    # a file may vanish while we look, or be one that must not be looked at
+                    with suppress(OSError):
                         if item.name.endswith(".slot") and not item.name.startswith(".") and item.is_file():
                             found.append((item.path, item.stat()))
         except FileNotFoundError:
@@ -138,10 +138,10 @@ class Library:
         return LibraryEntry(path, title, status.st_mtime, status.st_size, damaged)
 
     def _look_into(self, path: str, status: os.stat_result) -> None:
-        if status.st_size == 0 or _is_locked(path):
-            return
         title, damaged = Path(path).stem, False
         try:
+            if status.st_size == 0 or _is_locked(path):
+                return
             with SlotFile.open(path, read_only=True) as file:
                 damaged = bool(file.damage)
                 texts = (m.text for m in file.messages() if m.role == "user" and not m.damaged)
@@ -150,8 +150,8 @@ class Library:
             damaged = True
         except SlotBusyError:
             return
-        except SlotFileError:
-            pass  # not ours, newer than we are, or to be healed by opening it: its name must do
+        except Exception:
+            pass  # not ours, newer than we are, to be healed by opening it, or made to mislead: its name must do
         self._known[path] = _Known(title, status.st_mtime_ns, status.st_size, damaged)
 
     def _save_cache(self) -> None:

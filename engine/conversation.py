@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from engine.slot.archive import OVER_BUDGET, Archive
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import CLOSE_SECONDS, Store
 from engine.slot.file.upgrades import OLDER_VERSION
-from engine.slot.records import Content, FinishReason, Message, Reason, Receipt, Source
+from engine.slot.records import Content, FinishReason, LogEntry, Message, Reason, Receipt, Source
 from engine.slot.reuse import Reuse
 from engine.slot.slot import Slot
 from engine.slot.transcript import Transcript
@@ -165,10 +166,17 @@ class Conversation:
         self._slot = self._runtime = None
 
     def put_to_sleep(self, *, reason: str) -> None:
-        """Let go of the live state unless something of it could not be stored; note why in the log."""
+        """Let go of the live state unless something of it could not be stored; note why in the log if that can be."""
         if self._slot is not None and self.store.failure is None:
-            self._slot.log_sleep(reason)
+            with suppress(DormouseError):
+                self._slot.log_sleep(reason)
             self.unload()
+
+    def note(self, what: str, error: Exception) -> None:
+        """Note in the log that something failed which a turn can do without."""
+        entry = LogEntry(time.time(), "failure", {"what": what, "error": f"{type(error).__name__}: {error}"})
+        with suppress(DormouseError):
+            self.store.post(lambda file: file.append_log(entry), nbytes=1)
 
     def prompt(self, turn: PendingTurn, runtime: Runtime) -> Prompt:
         """Render the messages before a reply into token ids, replaying those that are stored."""

@@ -31,7 +31,7 @@ from engine.slot.donors import Donors
 from engine.slot.file.repair import open_repaired
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import Store
-from engine.slot.records import Message, Receipt
+from engine.slot.records import Message, ModelIdentity, Receipt
 from engine.slot.slot import Slot
 from engine.turn import Progress, Result, Started, Text, Turn
 
@@ -100,14 +100,16 @@ class Session:
             self._emit(events.Warned(id, conversation, str(error)))
 
         def read(file: SlotFile) -> events.Opened:
+            transcript, lost = read_transcript(file), []
+            receipts: tuple[Receipt, ...] = ()
+            models: tuple[ModelIdentity, ...] = ()
+            try:
+                receipts, models = tuple(file.receipts()), known_models(file)
+            except Exception as error:  # the words can be read all the same
+                lost.append(f"What earlier turns cost can't be read ({type(error).__name__}: {error}).")
+            damage = (*file.notes, *file.damage, *file.state_damage, *lost)
             return events.Opened(
-                id,
-                conversation,
-                path=path,
-                transcript=read_transcript(file),
-                receipts=tuple(file.receipts()),
-                models=known_models(file),
-                damage=(*file.notes, *file.damage, *file.state_damage),
+                id, conversation, path=path, transcript=transcript, receipts=receipts, models=models, damage=damage
             )
 
         store = Store(lambda: _open_file(path), on_error=warn)
@@ -149,8 +151,13 @@ class Session:
             if self._runtime is None:
                 raise DormouseError("No model is loaded.")
             self._make_room(woken)
-            reuse, source, total = woken.wake(self._runtime)
-            models = woken.store.call(known_models).result()
+            try:
+                reuse, source, total = woken.wake(self._runtime)
+                models = woken.store.call(known_models).result()
+            except Exception as error:  # the next turn begins anew
+                woken.note("waking", error)
+                woken.unload()
+                raise
             self._emit(events.Woken(job.id, conversation, reuse.n, total - reuse.n, source, reuse.reason, models))
 
         return self._submit(conversation, wake)
@@ -319,7 +326,14 @@ class Session:
         assert self._runtime is not None
         open_files = {c.path: c.store for c in list(self._conversations.values()) if c.path is not None}
         model = self._runtime.identity()
-        return self._donors.supply(slot, prompt, model=model, own=conversation.path, open_files=open_files)
+        return self._donors.supply(
+            slot,
+            prompt,
+            model=model,
+            own=conversation.path,
+            open_files=open_files,
+            note=lambda error: conversation.note("sharing", error),
+        )
 
     def _make_room(self, conversation: Conversation) -> None:
         """Use a conversation now; let those fall asleep that were used longest ago and exceed the budget."""

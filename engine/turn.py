@@ -107,7 +107,7 @@ class Turn:
             slot = self.conversation.slot_for(self.runtime)
             try:
                 self.check()
-                self._donor = self.borrow(slot, prompt.token_ids)
+                slot = self._borrow(slot, prompt)
                 yield from self._prefill(slot, prompt)
                 yield from self._decode(slot)
             except Cancelled:
@@ -123,6 +123,16 @@ class Turn:
             )
             raise
         yield self._finish(ended)
+
+    def _borrow(self, slot: Slot, prompt: Prompt) -> Slot:
+        """Let the slot have what other conversations know; return it, or where that failed one as it was before."""
+        try:
+            self._donor = self.borrow(slot, prompt.token_ids)
+        except Exception as error:  # only what would have been saved is lost
+            self.conversation.note("sharing", error)
+            self.conversation.unload()
+            return self.conversation.slot_for(self.runtime)
+        return slot
 
     def _prefill(self, slot: Slot, prompt: Prompt) -> Iterator[Step]:
         for step in prefill(slot, prompt, limits=self.limits, check=self.check):

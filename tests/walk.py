@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine.conversation import Conversation, PendingTurn, read_transcript
-from engine.errors import ContextFullError, DormouseError
+from engine.errors import ContextFullError
 from engine.generate import Cancelled, Limits
 from engine.kernels.kv_types import KV_TYPES
 from engine.memory import Memory
@@ -219,7 +219,7 @@ class Walk(RuleBasedStateMachine):
         self._open: list[Open] = []
         self._n_files = 0
         self._closed: dict[Path, Store] = {}  # files that nobody has open, and the store that had them last
-        self._errors: list[DormouseError] = []
+        self._errors: list[Exception] = []
 
     def teardown(self) -> None:
         for one in self._open:
@@ -406,7 +406,9 @@ class Walk(RuleBasedStateMachine):
                 open_files[path] = self._store(path)
                 self._ledger.move(before, open_files[path])
             try:
-                return self._donors.supply(slot, prompt, model=model, own=one.path, open_files=open_files)
+                return self._donors.supply(
+                    slot, prompt, model=model, own=one.path, open_files=open_files, note=self._errors.append
+                )
             finally:
                 for path in self._closed:
                     open_files[path].close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from app.state.notice import Action, Notice
 from app.state.open_conversations import OpenConversations
 from engine import events
 from engine.errors import DormouseError
+from engine.jobs import Job
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import Session, TurnSettings
@@ -64,8 +66,10 @@ class AppState(QObject):
         self._follow(self.conversation)
         self._open = OpenConversations(self._session, self)
         self._open.closed.connect(self._closed)
+        self._open.kept.connect(self._kept)
         self._to_open: Path | None = None  # once it is closed
-        self._to_remove: set[Path] = set()  # the same
+        self._waking: Job | None = None
+        self._is_closed = False
         self._copying: list[CopyWork] = []
         self.unsaved: list[str] = []
 
@@ -80,7 +84,8 @@ class AppState(QObject):
     @Slot(object)
     def load_model(self, path: Path) -> None:
         """Load a model in place of the present one."""
-        self.model.load(path.absolute(), self._engine_settings())
+        if not self._is_closed:
+            self.model.load(path.absolute(), self._engine_settings())
 
     def new_conversation(self) -> None:
         """Show an empty conversation; it becomes a file in the library with its first message."""
@@ -91,7 +96,7 @@ class AppState(QObject):
     def open_conversation(self, path: Path) -> None:
         """Show the conversation of a slot file; from a read-only place, a copy of it in the library."""
         path = path.absolute()
-        if path == self.conversation.path:
+        if path == self.conversation.path or self._is_closed:
             return
         if not path.is_file():
             self.tell(f"There is no file {path}.")
@@ -101,10 +106,13 @@ class AppState(QObject):
             conversation = ConversationState(self)
             self._open.open(conversation, path)
             self._show(conversation)
-        elif self._open.take_up(known):
-            self._show(known)
         else:
-            self._to_open = path
+            known.to_remove = None  # whoever wants to see it again wants it to stay
+            if self._open.take_up(known):
+                self._show(known)
+                self._wake(known)
+            else:
+                self._to_open = path
 
     def save_as(self, path: Path) -> None:
         """Write a whole copy of the conversation and go on in it."""
@@ -118,7 +126,9 @@ class AppState(QObject):
         if known is None:
             self._remove(path)
             return
-        self._to_remove.add(path)
+        known.to_remove = path
+        if path == self._to_open:
+            self._to_open = None
         known.stop()
         if known is self.conversation:
             self.new_conversation()
@@ -128,6 +138,7 @@ class AppState(QObject):
 
         This takes as long as `Session.close` and `BackgroundWork.close` may take, and no longer.
         """
+        self._is_closed = True
         for copying in self._copying:
             copying.cancel()
         for copying in self._copying:
@@ -221,6 +232,9 @@ class AppState(QObject):
         for signal, forwarded in self._forwards(before):
             signal.disconnect(forwarded)
         self._follow(conversation)
+        if self._waking is not None:  # nobody waits for it any more
+            self._waking.cancel()
+            self._waking = None
         self._open.release(before)
         self.settings.last_conversation = None
         self._remember()
@@ -272,22 +286,35 @@ class AppState(QObject):
 
     @Slot(object)
     def _closed(self, conversation: ConversationState) -> None:
-        assert conversation.path is not None
-        if conversation.path in self._to_remove:
-            self._to_remove.discard(conversation.path)
-            self._remove(conversation.path)
-        if conversation.path == self._to_open:
+        self._remove_left(conversation)
+        if conversation.path is not None and conversation.path == self._to_open:
             self.open_conversation(conversation.path)
 
+    @Slot(object)
+    def _kept(self, conversation: ConversationState) -> None:
+        if conversation.path is not None and conversation.path == self._to_open:
+            self.open_conversation(conversation.path)
+
+    def _remove_left(self, conversation: ConversationState) -> None:
+        """Delete the file that a conversation has left, if that was wished."""
+        left, conversation.to_remove = conversation.to_remove, None
+        if left is not None:
+            self._remove(left)
+
     def _wake(self, conversation: ConversationState) -> None:
+        """Have the state of a conversation ready if it is shown; the others are left alone, or closed already."""
         id = conversation.idle_id
-        if id is not None and self.model.model is not None and conversation.transcript.messages:
-            self._session.wake(id)
+        if conversation is not self.conversation or id is None:
+            return
+        if self.model.model is not None and conversation.transcript.messages:
+            self._waking = self._session.wake(id)
 
     # --- events ------------------------------------------------------------------------------------------------
 
     @Slot(object)
     def _handle(self, event: events.Event) -> None:
+        if self._is_closed:
+            return
         if event.conversation is None:
             self.model.handle(event)
             return
@@ -302,6 +329,8 @@ class AppState(QObject):
                 self._wake(conversation)
             case events.Selected():
                 self._wake(conversation)
+            case events.SavedAs():
+                self._remove_left(conversation)
             case events.Warned(text=text):
                 self.tell(text)
             case events.Failed():
@@ -312,10 +341,17 @@ class AppState(QObject):
     def _file_changed(self, conversation: ConversationState) -> None:
         users = conversation.transcript.user_messages()
         if users and conversation.path is not None:
-            self.library.note_title(conversation.path, users[0].text)
+            self._note_title(conversation.path, users[0].text)
         if conversation is self.conversation:
             self._remember()
         self.library_changed.emit()
+
+    def _note_title(self, path: Path, title: str) -> None:
+        try:
+            self.library.note_title(path, title)
+        except Exception as error:  # the turn goes on
+            text = f"The title of a conversation could not be noted ({type(error).__name__}: {error})."
+            self.problem_found.emit(text, "".join(traceback.format_exception(error)))
 
     def _failed(self, conversation: ConversationState, event: events.Failed, *, was_turn: bool) -> None:
         action = None

@@ -42,6 +42,7 @@ class ConversationState(QObject):
         self.turn: Job | None = None
         self.unsaved = ""  # the message of the newest turn, until it is on disk
         self.saving_to: Path | None = None
+        self.to_remove: Path | None = None  # a file that is to be deleted once this conversation has left it
         self.prefill: Prefill | None = None
         self.decode: Decode | None = None
         self.woken: events.Woken | None = None

@@ -8,6 +8,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.state.conversation_state import ConversationState
 from engine import events
+from engine.jobs import Job
 from engine.session import Session
 
 
@@ -16,13 +17,15 @@ class OpenConversations(QObject):
 
     closed = Signal(object)
     """The `ConversationState` whose file is closed, or could not be and is given up."""
+    kept = Signal(object)
+    """The `ConversationState` whose file was to be closed and can be taken up again."""
 
     def __init__(self, session: Session, parent: QObject) -> None:
         super().__init__(parent)
         self._session = session
         self._states: dict[int, ConversationState] = {}
         self._released: set[int] = set()
-        self._closing: set[int] = set()
+        self._closing: dict[int, Job] = {}
 
     def open(self, conversation: ConversationState, path: Path) -> int:
         """Open a slot file, or create it, as `conversation`; return the session's id for it."""
@@ -47,30 +50,42 @@ class OpenConversations(QObject):
         elif conversation.is_lost:
             self._session.close_conversation(conversation.id)
             self._forget(conversation)
+            self.closed.emit(conversation)
         else:
             self._released.add(conversation.id)
             self.close_idle()
 
     def take_up(self, conversation: ConversationState) -> bool:
-        """Keep a released conversation after all; False if its file is being closed already."""
+        """Keep a released conversation after all.
+
+        False if its file is to be closed already: then either `closed` or `kept` follows.
+        """
         assert conversation.id is not None
+        if (closing := self._closing.get(conversation.id)) is not None:
+            closing.cancel()
+            return False
         self._released.discard(conversation.id)
-        return conversation.id not in self._closing
+        return True
 
     def close_idle(self) -> None:
         """Close the released conversations whose turn is over."""
-        for id in self._released - self._closing:
+        for id in self._released - self._closing.keys():
             if not self._states[id].is_busy:
-                self._closing.add(id)
-                self._session.close_conversation(id)
+                self._closing[id] = self._session.close_conversation(id)
 
     def handle(self, conversation: ConversationState, event: events.Event) -> None:
         """Let a conversation take its event, and see whether it can be closed."""
         conversation.handle(event)
-        has_failed_to_close = isinstance(event, events.Failed) and event.conversation in self._closing
-        if isinstance(event, events.Closed) or has_failed_to_close:
-            self._forget(conversation)
-            self.closed.emit(conversation)
+        assert conversation.id is not None
+        closing = self._closing.get(conversation.id)
+        if closing is not None and event.job == closing.id and isinstance(event, events.Outcome):
+            if isinstance(event, events.Cancelled):
+                del self._closing[conversation.id]
+                self.kept.emit(conversation)
+                self.close_idle()  # unless somebody has taken it up
+            else:
+                self._forget(conversation)
+                self.closed.emit(conversation)
         else:
             self.close_idle()
 
@@ -78,5 +93,5 @@ class OpenConversations(QObject):
         assert conversation.id is not None
         self._states.pop(conversation.id)
         self._released.discard(conversation.id)
-        self._closing.discard(conversation.id)
+        self._closing.pop(conversation.id, None)
         conversation.deleteLater()

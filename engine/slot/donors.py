@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from engine.arrays import TokenIds
-from engine.errors import DormouseError
+from engine.errors import DormouseError, SlotFileError
 from engine.slot.archive import Archive
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import Store
@@ -17,6 +17,7 @@ from engine.slot.slot import Slot
 
 _LEAST = 64  # tokens that a donation must save
 _N_CANDIDATES = 3
+_PATIENCE = 2.0  # seconds for a file that others use as well
 
 
 class Donors:
@@ -32,27 +33,39 @@ class Donors:
         self._index.close()
 
     def supply(
-        self, slot: Slot, prompt: TokenIds, *, model: ModelIdentity, own: Path | None, open_files: Mapping[Path, Store]
+        self,
+        slot: Slot,
+        prompt: TokenIds,
+        *,
+        model: ModelIdentity,
+        own: Path | None,
+        open_files: Mapping[Path, Store],
+        note: Callable[[Exception], None],
     ) -> str | None:
         """Let the slot have what another conversation knows of `prompt` (ids); return the name of its slot file.
 
         None is returned, and nothing done, where nobody knows much more than the slot itself. `open_files` are those
-        that this process has open, temporary conversations not among them.
+        that this process has open, temporary conversations not among them. A file that can't be used is passed over;
+        `note` is told of failures that nobody foresaw. What is raised came in the middle of a change of the slot, which
+        is of no use then.
         """
         n_known = slot.plan(prompt).n
         if len(prompt) - n_known < _LEAST:
             return None
         others = {path: store for path, store in open_files.items() if path != own}
         if self._folder is not None:
-            self._index.update(self._folder, but=open_files)
+            with _passing_over(note):
+                self._index.update(self._folder, but=open_files)
         for path, store in others.items():
-            with suppress(DormouseError):
-                self._index.put(path, store.call(read_steps).result())
-        candidates = [path for path in self._index.longest(model, prompt) if path != own]
+            with _passing_over(note):
+                self._index.put(path, store.call(read_steps).result(_PATIENCE))
+        candidates: list[Path] = []
+        with _passing_over(note):
+            candidates = [path for path in self._index.longest(model, prompt) if path != own]
         with ExitStack() as opened:
             offers = []
             for path in candidates[:_N_CANDIDATES]:
-                with suppress(DormouseError):
+                with _passing_over(note):
                     archive = _open(path, others.get(path), model, opened)
                     offers.append((slot.plan(prompt, archive), archive, path.name))
             for reuse, archive, name in sorted(offers, key=lambda offer: offer[0].n, reverse=True):
@@ -61,13 +74,31 @@ class Donors:
         return None
 
 
+@contextmanager
+def _passing_over(note: Callable[[Exception], None]) -> Iterator[None]:
+    """Go on after what is done inside fails; files that are busy, damaged or slow are nothing to note."""
+    try:
+        yield
+    except (DormouseError, TimeoutError):
+        pass
+    except Exception as error:
+        note(error)
+
+
 def _open(path: Path, store: Store | None, model: ModelIdentity, opened: ExitStack) -> Archive:
     """Return the state that a slot file has of a model."""
     if store is None:
         store = Store(lambda: SlotFile.open(path, read_only=True, wait=False), on_error=_ignore)
-        opened.callback(store.close)
-    models = store.call(SlotFile.models).result()
+        opened.callback(_let_go, store)
+    models = store.call(SlotFile.models).result(_PATIENCE)
     return Archive(store, next((other.id for other in models if state_key(other) == state_key(model)), 0))
+
+
+def _let_go(store: Store) -> None:
+    try:
+        store.close(_PATIENCE)
+    except SlotFileError:  # nothing was written, so nothing is lost
+        store.abandon()
 
 
 def _ignore(_: DormouseError) -> None:

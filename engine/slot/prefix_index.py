@@ -59,7 +59,10 @@ def _steps(key: str, segments: dict[int, Segment]) -> Iterator[Step]:
 
 
 class PrefixIndex:
-    """The index of one folder, kept in a file, or in memory for None. For one thread only; never raises."""
+    """The index of one folder, kept in a file, or in memory for None. For one thread only.
+
+    What goes wrong with its file, or with those that it reads, is never raised.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -112,8 +115,8 @@ class PrefixIndex:
                 self._replace(db, path, stamp, read_steps(file))
         except SlotBusyError:
             pass  # open elsewhere
-        except SlotFileError:
-            self._replace(db, path, stamp, [])
+        except (SlotFileError, ArithmeticError, LookupError, TypeError, ValueError):
+            self._replace(db, path, stamp, [])  # whatever it holds, it is of no use here
 
     def _replace(self, db: sqlite3.Connection, path: Path, stamp: tuple[int, int], steps: Iterable[Step]) -> None:
         self._forget(db, str(path))
@@ -135,9 +138,12 @@ class PrefixIndex:
             self._sqlite.commit()
         except sqlite3.OperationalError:  # another process has it, or the disk is full
             self.close()
-        except sqlite3.DatabaseError:
+        except sqlite3.Error:
             self.close()
             _remove(self._path)
+        except BaseException:
+            self.close()
+            raise
 
 
 def _open(path: Path | None) -> sqlite3.Connection:

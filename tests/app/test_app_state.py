@@ -1,0 +1,238 @@
+"""The state of the whole window with a real session: opening, switching, deleting, in any order."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event as Flag
+
+import pytest
+from PySide6.QtWidgets import QApplication
+
+from app.library import Library
+from app.settings import Settings
+from app.state.app_state import AppState
+from engine.jobs import Job
+from engine.paths import library_folder
+from engine.session import Session
+from engine.slot.file.slot_file import SlotFile
+from tests.slot_samples import write_conversation
+
+SOON = 20_000  # milliseconds
+
+
+@pytest.fixture(name="paths")
+def _paths() -> list[Path]:
+    """Five conversations in the library."""
+    library_folder().mkdir(parents=True)
+    paths = [library_folder() / f"{name}.slot" for name in "abcde"]
+    for path in paths:
+        write_conversation(path)
+    return paths
+
+
+@pytest.fixture(name="state")
+def _state(qtbot) -> Iterator[AppState]:
+    state = AppState(Settings(), Library(library_folder()))
+    yield state
+    state.close()
+
+
+@pytest.fixture(name="told")
+def _told(state: AppState) -> list[str]:
+    """What the window would tell."""
+    told: list[str] = []
+    state.noticed.connect(lambda notice: told.append(notice.text))
+    state.problem_found.connect(lambda text, details: told.append(f"{text}\n{details}"))
+    return told
+
+
+class Busy:
+    """Keeps the engine's thread busy, as a long reply does."""
+
+    def __init__(self, session: Session) -> None:
+        self._gate = Flag()
+        entered = Flag()
+
+        def wait(_: Job) -> None:
+            entered.set()
+            self._gate.wait()
+
+        session._submit(None, wait)
+        assert entered.wait(SOON)
+
+    def end(self) -> None:
+        self._gate.set()
+
+
+@pytest.fixture(name="busy")
+def _busy(state: AppState) -> Iterator[Busy]:
+    busy = Busy(state._session)
+    yield busy
+    busy.end()
+
+
+def is_quiet(state: AppState) -> bool:
+    """Whether all files are closed but that of the conversation that is shown."""
+    shown = state.conversation
+    return list(state._open._states.values()) == [shown] * (shown.id is not None) and shown.phase in ("new", "idle")
+
+
+def pretend_a_model(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the state wake conversations, which fails in the session for want of a real one."""
+    monkeypatch.setattr(state.model, "model", object())
+
+
+@pytest.mark.timeout(120)
+def test_several_files_at_once(qtbot, state: AppState, told: list[str], paths: list[Path], monkeypatch) -> None:
+    pretend_a_model(state, monkeypatch)
+    state.open_files(paths)
+    qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    assert state.conversation.path == paths[-1]
+    assert len(state.conversation.transcript.messages) > 0
+    qtbot.waitUntil(lambda: len(told) == 1, timeout=SOON)
+    assert told == ["No model is loaded."]  # what waking the shown one said
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_walk(qtbot, state: AppState, told: list[str], paths: list[Path], seed: int, monkeypatch) -> None:
+    pretend_a_model(state, monkeypatch)
+    dice, removed = random.Random(seed), set()
+    busy: Busy | None = None
+
+    def open_one() -> None:
+        path = dice.choice(paths)
+        if path.exists():
+            removed.discard(path)
+            state.open_conversation(path)
+
+    def remove() -> None:
+        path = dice.choice(paths)
+        if path.exists():
+            removed.add(path)
+            state.remove_conversation(path)
+
+    def send() -> None:
+        if not state.conversation.is_busy:
+            state.send("Hello?")
+
+    def block() -> None:
+        nonlocal busy
+        if busy is None:
+            busy = Busy(state._session)
+        else:
+            busy.end()
+            busy = None
+
+    def look() -> None:
+        qtbot.wait(dice.choice((1, 5, 20)))
+
+    def save_as() -> None:
+        if not state.conversation.is_busy:
+            state.save_as(dice.choice(paths).with_suffix(f".{dice.randrange(3)}.slot"))
+
+    def stop() -> None:
+        state.stop()
+
+    steps = [open_one] * 10 + [look] * 5 + [state.new_conversation, send, send, stop, save_as, block]
+    for step in range(300):
+        (remove if step % 75 == 74 else dice.choice(steps))()
+        QApplication.processEvents()
+    if busy is not None:
+        busy.end()
+    state.new_conversation()
+    qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    assert [text for text in told if "closed" in text or "Traceback" in text] == []
+    assert [path for path in paths if not path.exists()] == sorted(removed)
+    for path in library_folder().glob("*.slot"):
+        SlotFile.open(path).close()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("busy")
+def test_what_is_to_be_closed_can_be_taken_up_while_the_model_is_busy(
+    qtbot, state: AppState, told: list[str], paths: list[Path]
+) -> None:
+    for path in (paths[0], paths[1], paths[0]):
+        state.open_conversation(path)
+        qtbot.waitUntil(lambda path=path: state.conversation.path == path, timeout=SOON)
+        qtbot.waitUntil(lambda: state.conversation.phase == "idle", timeout=SOON)
+    assert told == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("busy")
+def test_stop_takes_a_message_out_of_the_queue_at_once(qtbot, state: AppState, paths: list[Path]) -> None:
+    state.open_conversation(paths[0])
+    qtbot.waitUntil(lambda: state.conversation.phase == "idle", timeout=SOON)
+    n_tokens = state.conversation.n_tokens
+    state.send("Hello?")
+    assert state.conversation.phase == "waiting"
+    state.stop()
+    qtbot.waitUntil(lambda: not state.conversation.is_busy, timeout=SOON)
+    user, reply = state.conversation.transcript.path()[-2:]
+    assert (user.text, reply.text, reply.finish_reason) == ("Hello?", "", "cancelled")
+    assert state.conversation.n_tokens == n_tokens
+
+
+@pytest.mark.timeout(120)
+def test_a_wish_to_delete_belongs_to_the_open_conversation(
+    qtbot, state: AppState, busy: Busy, paths: list[Path]
+) -> None:
+    copy = paths[0].with_name("copy.slot")
+    state.open_conversation(paths[0])
+    qtbot.waitUntil(lambda: state.conversation.phase == "idle", timeout=SOON)
+    state.save_as(copy)
+    state.remove_conversation(paths[0])
+    busy.end()
+    qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    assert not paths[0].exists()
+    write_conversation(paths[0])  # another one of the same name, some day
+    for path in (paths[0], copy, paths[1]):
+        state.open_conversation(path)
+        qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    assert paths[0].exists()
+    assert copy.exists()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("busy")
+def test_whoever_opens_again_what_is_being_deleted_keeps_it(qtbot, state: AppState, paths: list[Path]) -> None:
+    for path in paths[:2]:
+        state.open_conversation(path)
+        qtbot.waitUntil(lambda: state.conversation.phase == "idle", timeout=SOON)
+    state.remove_conversation(paths[0])
+    state.open_conversation(paths[0])
+    qtbot.waitUntil(lambda: state.conversation.path == paths[0], timeout=SOON)
+    state.new_conversation()
+    qtbot.wait(50)
+    assert paths[0].exists()
+
+
+@pytest.mark.timeout(120)
+def test_a_damaged_file_that_was_opened_can_be_deleted(qtbot, state: AppState, told: list[str], busy: Busy) -> None:
+    library_folder().mkdir(parents=True)
+    junk = library_folder() / "junk.slot"
+    junk.write_bytes(b"junk" * 10_000)
+    state.open_conversation(junk)
+    state.send("Hello?")
+    state.remove_conversation(junk)
+    busy.end()
+    qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    assert not junk.exists()
+
+
+@pytest.mark.timeout(120)
+def test_a_title_that_can_not_be_noted_is_reported_and_no_more(
+    qtbot, state: AppState, told: list[str], paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(state.library, "note_title", fail)
+    changes: list[bool] = []
+    state.library_changed.connect(lambda: changes.append(True))
+    state.open_conversation(paths[0])
+    qtbot.waitUntil(lambda: bool(changes), timeout=SOON)
+    assert "ZeroDivisionError" in told[0]
+    assert state.conversation.phase == "idle"
