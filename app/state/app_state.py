@@ -144,6 +144,8 @@ class AppState(QObject):
         for copying in self._copying:
             copying.close()
         self.unsaved += self._session.close()
+        for conversation in self._open.states:
+            self._remove_left(conversation)
 
     def require_model(self) -> bool:
         """Tell whether messages can be answered; if not, say so to the person as well."""

@@ -27,6 +27,11 @@ class OpenConversations(QObject):
         self._released: set[int] = set()
         self._closing: dict[int, Job] = {}
 
+    @property
+    def states(self) -> list[ConversationState]:
+        """All of them."""
+        return list(self._states.values())
+
     def open(self, conversation: ConversationState, path: Path) -> int:
         """Open a slot file, or create it, as `conversation`; return the session's id for it."""
         job = self._session.open(path)

@@ -16,6 +16,7 @@ from engine.paths import library_folder
 from engine.session import Session
 from engine.slot.file.slot_file import SlotFile
 from tests.slot_samples import write_conversation
+from tests.tiny_gguf import tokenizer_metadata, write_llama
 
 SOON = 20_000  # milliseconds
 
@@ -23,7 +24,7 @@ SOON = 20_000  # milliseconds
 @pytest.fixture(name="paths")
 def _paths() -> list[Path]:
     """Five conversations in the library."""
-    library_folder().mkdir(parents=True)
+    library_folder().mkdir(parents=True, exist_ok=True)
     paths = [library_folder() / f"{name}.slot" for name in "abcde"]
     for path in paths:
         write_conversation(path)
@@ -74,7 +75,7 @@ def _busy(state: AppState) -> Iterator[Busy]:
 def is_quiet(state: AppState) -> bool:
     """Whether all files are closed but that of the conversation that is shown."""
     shown = state.conversation
-    return list(state._open._states.values()) == [shown] * (shown.id is not None) and shown.phase in ("new", "idle")
+    return state._open.states == [shown] * (shown.id is not None) and shown.phase in ("new", "idle")
 
 
 def pretend_a_model(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +212,7 @@ def test_whoever_opens_again_what_is_being_deleted_keeps_it(qtbot, state: AppSta
 
 @pytest.mark.timeout(120)
 def test_a_damaged_file_that_was_opened_can_be_deleted(qtbot, state: AppState, told: list[str], busy: Busy) -> None:
-    library_folder().mkdir(parents=True)
+    library_folder().mkdir(parents=True, exist_ok=True)
     junk = library_folder() / "junk.slot"
     junk.write_bytes(b"junk" * 10_000)
     state.open_conversation(junk)
@@ -236,3 +237,46 @@ def test_a_title_that_can_not_be_noted_is_reported_and_no_more(
     qtbot.waitUntil(lambda: bool(changes), timeout=SOON)
     assert "ZeroDivisionError" in told[0]
     assert state.conversation.phase == "idle"
+
+
+@pytest.mark.timeout(120)
+def test_a_file_is_deleted_though_it_could_not_be_saved_elsewhere(
+    qtbot, state: AppState, told: list[str], busy: Busy, paths: list[Path]
+) -> None:
+    state.open_conversation(paths[0])
+    qtbot.waitUntil(lambda: state.conversation.phase == "idle", timeout=SOON)
+    state.save_as(library_folder())
+    state.remove_conversation(paths[0])
+    busy.end()
+    qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    assert not paths[0].exists()
+    assert len(told) == 1
+
+
+@pytest.mark.timeout(120)
+def test_a_file_is_deleted_though_the_program_ends(qtbot, state: AppState, busy: Busy, paths: list[Path]) -> None:
+    state.open_conversation(paths[0])
+    qtbot.waitUntil(lambda: state.conversation.phase == "idle", timeout=SOON)
+    state.send("Hello?")
+    state.remove_conversation(paths[0])
+    assert paths[0].exists()
+    busy.end()
+    state.close()
+    assert not paths[0].exists()
+
+
+@pytest.mark.timeout(120)
+def test_300_switches_with_a_model(
+    qtbot, state: AppState, told: list[str], paths: list[Path], smollm2: Path, tmp_path: Path
+) -> None:
+    dice = random.Random(0)
+    with qtbot.waitSignal(state.model.loaded, timeout=SOON):
+        state.load_model(write_llama(tmp_path / "tiny.gguf", tokenizer_metadata(smollm2)))
+    for _ in range(300):
+        state.open_files(dice.sample(paths, dice.choice((1, 1, 3))))
+        if dice.random() < 0.1:
+            state.send("Hello?")
+        if dice.random() < 0.7:
+            qtbot.wait(dice.choice((0, 1, 5, 20)))
+    qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    assert [text for text in told if "closed" in text or "Traceback" in text] == []
