@@ -18,6 +18,7 @@ from engine.kernels.kv_types import KV_TYPES
 from engine.runtime import Runtime
 from engine.slot import records
 from engine.slot.archive import OVER_BUDGET, Archive
+from engine.slot.file.repair import Repaired
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import CLOSE_SECONDS, Store
 from engine.slot.file.upgrades import OLDER_VERSION
@@ -261,6 +262,12 @@ class Conversation:
         self.path = path
         if without_state:
             self.unload()
+
+    def repair(self) -> Repaired | None:
+        """Put a repaired file in the place of this one and go on in that; None if there was nothing to repair."""
+        repaired = self.store.repair().result()
+        self.unload()
+        return repaired
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write everything and let go of the file; raises `SlotFileError` if that takes longer."""

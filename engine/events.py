@@ -62,6 +62,7 @@ class Opened(Outcome):
     receipts: tuple[Receipt, ...]
     models: tuple[ModelIdentity, ...]  # that answered in it, or whose state it holds
     damage: tuple[str, ...]
+    is_repairable: bool = False  # it can't be written as it is, but `Session.repair` can heal it
 
 
 @dataclass(frozen=True)

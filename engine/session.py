@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from typing import TypeVar
@@ -99,22 +99,9 @@ class Session:
         def warn(error: DormouseError) -> None:
             self._emit(events.Warned(id, conversation, str(error)))
 
-        def read(file: SlotFile) -> events.Opened:
-            transcript, lost = read_transcript(file), []
-            receipts: tuple[Receipt, ...] = ()
-            models: tuple[ModelIdentity, ...] = ()
-            try:
-                receipts, models = tuple(file.receipts()), known_models(file)
-            except Exception as error:  # the words can be read all the same
-                lost.append(f"What earlier turns cost can't be read ({type(error).__name__}: {error}).")
-            damage = (*file.notes, *file.damage, *file.state_damage, *lost)
-            return events.Opened(
-                id, conversation, path=path, transcript=transcript, receipts=receipts, models=models, damage=damage
-            )
-
         store = Store(lambda: _open_file(path), on_error=warn)
         self._conversations[conversation] = Conversation(store, path)
-        opened = store.call(read)
+        opened = store.call(lambda file: _read(file, id, conversation))
         job = Job(id, conversation, lambda _job: opened.cancel())
         self._follow(job, opened, lambda event: event)
         return job
@@ -174,6 +161,22 @@ class Session:
             self._emit(events.SavedAs(job.id, conversation, path))
 
         return self._submit(conversation, save, survives=True)
+
+    def repair(self, conversation: int) -> Job:
+        """Put a repaired file in the place of a damaged one, which is kept, and go on in that.
+
+        Events: Opened, whose `damage` tells of it, Cancelled or Failed. Once it began, it is not cancelled.
+        """
+        damaged = self._conversation(conversation)
+
+        def repair(job: Job) -> None:
+            repaired = damaged.repair()
+            opened = damaged.store.call(_read, job.id, conversation).result()
+            if repaired is not None:
+                opened = replace(opened, damage=(str(repaired), *opened.damage))
+            self._emit(opened)
+
+        return self._submit(conversation, repair)
 
     def close_conversation(self, conversation: int) -> Job:
         """Write everything of a conversation and close its file; events: Closed, Cancelled or Failed."""
@@ -428,6 +431,26 @@ class Session:
         details = "".join(traceback.format_exception(error))
         text = f"Something went wrong inside Dormouse ({type(error).__name__}: {error})."
         self._emit(events.Failed(job.id, job.conversation, text, details))
+
+
+def _read(file: SlotFile, job: int, conversation: int) -> events.Opened:
+    transcript, lost = read_transcript(file), []
+    receipts: tuple[Receipt, ...] = ()
+    models: tuple[ModelIdentity, ...] = ()
+    try:
+        receipts, models = tuple(file.receipts()), known_models(file)
+    except Exception as error:  # the words can be read all the same
+        lost.append(f"What earlier turns cost can't be read ({type(error).__name__}: {error}).")
+    return events.Opened(
+        job,
+        conversation,
+        path=file.path,
+        transcript=transcript,
+        receipts=receipts,
+        models=models,
+        damage=(*file.notes, *file.damage, *file.state_damage, *lost),
+        is_repairable=file.has_losses,
+    )
 
 
 def _nothing_done(reply: Message) -> Receipt:

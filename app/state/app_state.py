@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,14 @@ class AppState(QObject):
         if left is not None:
             self._remove(left)
 
+    def _repair(self, conversation: ConversationState) -> None:
+        """Heal the file of a conversation; where another one is shown by now, open it, which offers that again."""
+        id = conversation.idle_id
+        if conversation is self.conversation and id is not None:
+            self._session.repair(id)
+        elif conversation.path is not None:
+            self.open_conversation(conversation.path)
+
     def _wake(self, conversation: ConversationState) -> None:
         """Have the state of a conversation ready if it is shown; the others are left alone, or closed already."""
         id = conversation.idle_id
@@ -325,9 +334,8 @@ class AppState(QObject):
         was_turn = conversation.turn is not None and event.job == conversation.turn.id
         self._open.handle(conversation, event)
         match event:
-            case events.Opened(damage=damage):
-                for sentence in damage:
-                    self.tell(sentence)
+            case events.Opened():
+                self._tell_damage(conversation, event)
                 self._wake(conversation)
             case events.Selected():
                 self._wake(conversation)
@@ -339,6 +347,13 @@ class AppState(QObject):
                 self._failed(conversation, event, was_turn=was_turn)
         if isinstance(event, events.Opened | events.TurnSaved | events.TurnFinished | events.SavedAs):
             self._file_changed(conversation)
+
+    def _tell_damage(self, conversation: ConversationState, event: events.Opened) -> None:
+        repair = Action("Repair", partial(self._repair, conversation)) if event.is_repairable else None
+        for sentence in event.damage[:-1]:
+            self.tell(sentence)
+        for sentence in event.damage[-1:]:
+            self.noticed.emit(Notice(sentence, action=repair))
 
     def _file_changed(self, conversation: ConversationState) -> None:
         users = conversation.transcript.user_messages()

@@ -1,7 +1,9 @@
 """The state of the whole window with a real session: opening, switching, deleting, in any order."""
 
 import random
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event as Flag
 
@@ -11,10 +13,12 @@ from PySide6.QtWidgets import QApplication
 from app.library import Library
 from app.settings import Settings
 from app.state.app_state import AppState
+from app.state.notice import Notice
 from engine.jobs import Job
 from engine.paths import library_folder
 from engine.session import Session
 from engine.slot.file.slot_file import SlotFile
+from engine.slot.file.verify import verify
 from tests.slot_samples import write_conversation
 from tests.tiny_gguf import tokenizer_metadata, write_llama
 
@@ -280,3 +284,36 @@ def test_300_switches_with_a_model(
             qtbot.wait(dice.choice((0, 1, 5, 20)))
     qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
     assert [text for text in told if "closed" in text or "Traceback" in text] == []
+
+
+@pytest.mark.timeout(120)
+def test_a_file_that_lost_messages_is_repaired_on_wish(qtbot, state: AppState, paths: list[Path]) -> None:
+    notices: list[Notice] = []
+    state.noticed.connect(notices.append)
+    with closing(sqlite3.connect(paths[0], isolation_level=None)) as connection:
+        connection.execute("DELETE FROM message WHERE id = 8")
+    state.open_conversation(paths[0])
+    qtbot.waitUntil(lambda: bool(notices), timeout=SOON)
+    assert (notices[0].text, notices[0].kind) == ("Messages are missing or older than they should be.", "error")
+    assert [notice.action and notice.action.label for notice in notices] == [None] * (len(notices) - 1) + ["Repair"]
+    assert notices[-1].action is not None
+
+    state.new_conversation()  # the notice is still there
+    qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    n_told = len(notices)
+    notices[-1].action.run()
+    qtbot.waitUntil(lambda: len(notices) == 2 * n_told, timeout=SOON)
+    assert state.conversation.path == paths[0]
+
+    notices[-1].action.run()
+    qtbot.waitUntil(lambda: len(notices) > 2 * n_told, timeout=SOON)
+    assert notices[-1].text.endswith("the damaged one is kept as a.slot.damaged.")
+    assert notices[-1].action is None
+    assert len(state.conversation.transcript.messages) == 16
+    state.send("Hello?")
+    qtbot.waitUntil(lambda: not state.conversation.is_busy, timeout=SOON)
+    assert state.conversation.transcript.user_messages()[-1].text == "Hello?"
+    assert state.conversation.unsaved == ""
+    state.new_conversation()
+    qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    assert verify(paths[0]) == []
