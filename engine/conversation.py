@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.errors import DormouseError
-from engine.generate import MessageEnd, Prompt
+from engine.generate import MessageEnd, Prompt, check_fits
 from engine.kernels.kv_types import KV_TYPES
 from engine.runtime import Runtime
 from engine.slot import records
@@ -29,6 +29,7 @@ from engine.slot.transcript import Transcript
 from engine.tokenizer.prompt import RenderedPrompt, TemplateMessage
 from engine.version import VERSION
 
+_TOKENS_AROUND = 64  # that a template may write for each message, and once more
 _NOT_RECOGNIZED = (
     "What the model remembered of this conversation was stored by an older version of Dormouse, which did not note all "
     "that shapes a model. Whether it fits can't be told, so the model reads the conversation again, once."
@@ -37,10 +38,15 @@ _NOT_RECOGNIZED = (
 
 @dataclass(frozen=True)
 class PendingTurn:
-    """A turn whose words are on disk: `reply` is empty yet, `path` are the messages before it."""
+    """A turn whose words are on disk: `reply` is empty yet, `path` are the messages before it.
+
+    `added` are the messages that the turn brought about, `before` the one at which the conversation was left.
+    """
 
     transcript: Transcript
     reply: Message
+    added: frozenset[int]
+    before: int | None
 
     @property
     def path(self) -> list[Message]:
@@ -69,51 +75,75 @@ class Conversation:
 
     # --- beginning turns -------------------------------------------------------------------------------------
 
-    def begin_send(self, text: str, *, system: str | None = None) -> Future[PendingTurn]:
+    # `runtime` is the model that will answer, if it is known: a message that can't fit is then never stored.
+
+    def begin_send(
+        self, text: str, *, system: str | None = None, runtime: Runtime | None = None
+    ) -> Future[PendingTurn]:
         """Save a user message behind the current leaf; `system` opens the conversation if it is empty."""
         _check_text(text)
 
-        def begin(file: SlotFile) -> PendingTurn:
+        def begin(file: SlotFile) -> Message:
             parent, now = file.leaf(), time.time()
             if parent is None and system:
                 parent = file.add_message(None, "system", system, created=now).id
-            _, reply = file.begin_turn(parent, text, created=now)
-            return PendingTurn(read_transcript(file), reply)
+            return file.begin_turn(parent, text, created=now)[1]
 
-        return self.store.call(begin)
+        return self._begin(begin, runtime)
 
-    def begin_regenerate(self) -> Future[PendingTurn]:
+    def begin_regenerate(self, *, runtime: Runtime | None = None) -> Future[PendingTurn]:
         """Begin another version of the reply to the last user message."""
 
-        def begin(file: SlotFile) -> PendingTurn:
+        def begin(file: SlotFile) -> Message:
             users = read_transcript(file).user_messages()
             if not users:
                 raise DormouseError("There is no message to answer again: the conversation is empty.")
-            _, reply = file.begin_turn(users[-1].id, None, created=time.time())
-            return PendingTurn(read_transcript(file), reply)
+            return file.begin_turn(users[-1].id, None, created=time.time())[1]
 
-        return self.store.call(begin)
+        return self._begin(begin, runtime)
 
-    def begin_edit(self, message: int, text: str) -> Future[PendingTurn]:
+    def begin_edit(self, message: int, text: str, *, runtime: Runtime | None = None) -> Future[PendingTurn]:
         """Begin a branch where the user message `message` reads `text`.
 
         A version that reads so already is taken up again instead of written twice.
         """
         _check_text(text)
 
-        def begin(file: SlotFile) -> PendingTurn:
+        def begin(file: SlotFile) -> Message:
             transcript = read_transcript(file)
             if message not in transcript.messages or transcript.messages[message].role != "user":
                 raise DormouseError("The message to edit is not one of yours in this conversation.")
             same = [version.id for version in transcript.versions(message) if version.text == text]
             if same:
-                _, reply = file.begin_turn(same[-1], None, created=time.time())
-            else:
-                parent = transcript.messages[message].parent
-                _, reply = file.begin_turn(parent, text, created=time.time())
-            return PendingTurn(read_transcript(file), reply)
+                return file.begin_turn(same[-1], None, created=time.time())[1]
+            return file.begin_turn(transcript.messages[message].parent, text, created=time.time())[1]
 
-        return self.store.call(begin)
+        return self._begin(begin, runtime)
+
+    def _begin(self, begin: Callable[[SlotFile], Message], runtime: Runtime | None) -> Future[PendingTurn]:
+        """Have a turn begun in one transaction, which is taken back where the turn can't fit."""
+
+        def begin_fitting(file: SlotFile) -> PendingTurn:
+            with file.transaction():
+                before = read_transcript(file)
+                reply = begin(file)
+                transcript = read_transcript(file)
+                added = frozenset(transcript.messages.keys() - before.messages.keys())
+                turn = PendingTurn(transcript, reply, added, before.leaf)
+                if runtime is not None:
+                    _check_room(file.contents(), turn, runtime)
+            return turn
+
+        return self.store.call(begin_fitting)
+
+    def withdraw(self, turn: PendingTurn) -> Transcript:
+        """Take a turn back that found no room after all, and return what is left."""
+
+        def take_back(file: SlotFile) -> Transcript:
+            file.withdraw_messages(turn.added, leaf=turn.before)
+            return read_transcript(file)
+
+        return self.store.call(take_back).result()
 
     def cancel_turn(self, begun: Future[PendingTurn]) -> Future[Message]:
         """Mark the reply of a turn that will not begin as cancelled; fails as `begun` does, if that fails."""
@@ -208,19 +238,11 @@ class Conversation:
                 return reuse, source, len(token_ids)
 
     def _render(self, path: Sequence[Message], runtime: Runtime, *, add_generation_prompt: bool) -> RenderedPrompt:
-        # a template that writes the date must not change the beginning of a conversation from day to day
-        began = next((message.created for message in path if not message.damaged), time.time())
-        builder = runtime.prompt_builder(now=datetime.fromtimestamp(began))
-        digest = runtime.tokenizer.digest
-        stored = {c.message: c.token_ids for c in self.store.call(SlotFile.contents).result() if c.tokenizer == digest}
-        messages = []
-        for message in path:
-            token_ids = stored.get(message.id)
-            if token_ids is None:
-                token_ids = builder.encode_content(message.role, message.text)
-                self._put_content(Content(message.id, digest, token_ids))
-            messages.append(TemplateMessage(message.role, token_ids, message.text))
-        return builder.build(messages, add_generation_prompt=add_generation_prompt)
+        contents = self.store.call(SlotFile.contents).result()
+        rendered, new = _render(path, contents, runtime, add_generation_prompt=add_generation_prompt)
+        for content in new:
+            self._put_content(content)
+        return rendered
 
     def save_partial(self, reply: Message, text: str) -> None:
         """Save what there is of a reply so far."""
@@ -300,6 +322,41 @@ class Conversation:
 
     def _put_content(self, content: Content) -> None:
         self.store.post(lambda file: file.put_content(content), nbytes=content.token_ids.nbytes)
+
+
+def _render(
+    path: Sequence[Message], contents: Sequence[Content], runtime: Runtime, *, add_generation_prompt: bool
+) -> tuple[RenderedPrompt, list[Content]]:
+    """Render messages into token ids, replaying those that are stored; return those that were not stored, too."""
+    # a template that writes the date must not change the beginning of a conversation from day to day
+    began = next((message.created for message in path if not message.damaged), time.time())
+    builder = runtime.prompt_builder(now=datetime.fromtimestamp(began))
+    digest = runtime.tokenizer.digest
+    stored = {content.message: content.token_ids for content in contents if content.tokenizer == digest}
+    messages, new = [], []
+    for message in path:
+        token_ids = stored.get(message.id)
+        if token_ids is None:
+            token_ids = builder.encode_content(message.role, message.text)
+            new.append(Content(message.id, digest, token_ids))
+        messages.append(TemplateMessage(message.role, token_ids, message.text))
+    return builder.build(messages, add_generation_prompt=add_generation_prompt), new
+
+
+def _check_room(contents: Sequence[Content], turn: PendingTurn, runtime: Runtime) -> None:
+    """Raise ContextFullError where a turn can't fit; its prompt is rendered only if it might not.
+
+    No tokenizer makes more tokens than there are bytes, and no template writes many around a message. What else goes
+    wrong here is found out when the turn is answered.
+    """
+    n_most = sum(len(message.text.encode()) + _TOKENS_AROUND for message in turn.path) + _TOKENS_AROUND
+    if n_most < runtime.n_ctx:
+        return
+    try:
+        prompt, _ = _render(turn.path, contents, runtime, add_generation_prompt=True)
+    except Exception:
+        return
+    check_fits(len(prompt.token_ids), runtime.n_ctx)
 
 
 def read_transcript(file: SlotFile) -> Transcript:

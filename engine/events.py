@@ -170,3 +170,14 @@ class Failed(Outcome):
 
     text: str
     details: str = ""
+
+
+@dataclass(frozen=True)
+class Refused(Failed):
+    """A message does not fit into the context, and is no part of the conversation.
+
+    Where it was stored before that was known, `words` is its text, and `transcript` what there is without it.
+    """
+
+    words: str = ""
+    transcript: Transcript | None = None

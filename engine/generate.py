@@ -83,12 +83,11 @@ class Limits:
     checkpoint_interval: int = 512
 
 
-def check_fits(prompt: Prompt, limits: Limits) -> None:
-    """Raise ContextFullError unless the prompt and one token more fit into the context."""
-    n = len(prompt.token_ids)
-    if n >= limits.n_ctx:
+def check_fits(n_prompt: int, n_ctx: int) -> None:
+    """Raise ContextFullError unless a prompt of so many tokens, and one token more, fit into the context."""
+    if n_prompt >= n_ctx:
         raise ContextFullError(
-            f"The conversation is {n:,} tokens long with this message, and the context holds {limits.n_ctx:,}: "
+            f"The conversation is {n_prompt:,} tokens long with this message, and the context holds {n_ctx:,}: "
             "shorten the message, go back to an earlier one, or set a larger context."
         )
 

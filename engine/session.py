@@ -20,7 +20,7 @@ from typing import TypeVar
 from engine import events
 from engine.arrays import TokenIds
 from engine.conversation import Conversation, PendingTurn, known_models, read_transcript
-from engine.errors import DormouseError, SlotFileError
+from engine.errors import ContextFullError, DormouseError, SlotFileError
 from engine.generate import Cancelled, Limits
 from engine.jobs import Job, JobQueue, Waiting
 from engine.kernels import Kernels, load_kernels
@@ -110,15 +110,15 @@ class Session:
         self, conversation: int, text: str, *, system: str | None = None, settings: TurnSettings | None = None
     ) -> Job:
         """Send a message; events: TurnSaved, PrefillStarted, PrefillProgress, TokenGenerated, TurnFinished, Failed."""
-        return self._turn(conversation, lambda c: c.begin_send(text, system=system), settings)
+        return self._turn(conversation, lambda c: c.begin_send(text, system=system, runtime=self._runtime), settings)
 
     def regenerate(self, conversation: int, *, settings: TurnSettings | None = None) -> Job:
         """Answer the last user message again, as another version; events as for `send`."""
-        return self._turn(conversation, Conversation.begin_regenerate, settings)
+        return self._turn(conversation, lambda c: c.begin_regenerate(runtime=self._runtime), settings)
 
     def edit(self, conversation: int, message: int, text: str, *, settings: TurnSettings | None = None) -> Job:
         """Replace a user message by another version, as a branch, and answer that; events as for `send`."""
-        return self._turn(conversation, lambda c: c.begin_edit(message, text), settings)
+        return self._turn(conversation, lambda c: c.begin_edit(message, text, runtime=self._runtime), settings)
 
     def select(self, conversation: int, message: int) -> Job:
         """Go to the newest branch through a message; events: Selected, Cancelled or Failed."""
@@ -299,7 +299,7 @@ class Session:
             raise DormouseError("No model is loaded: load one, and answer the message again.")
         chosen = self._runtime.settings
         self._make_room(conversation)
-        steps = Turn(
+        turn = Turn(
             conversation,
             pending,
             self._runtime,
@@ -312,8 +312,16 @@ class Session:
             ),
             check=job.check,
             borrow=lambda slot, prompt: self._borrow(conversation, slot, prompt),
-        ).run()
-        for step in steps:
+        )
+        try:
+            self._run(turn, job)
+        except ContextFullError as error:
+            (words,) = [m.text for m in pending.path if m.id in pending.added and m.role == "user"] or [""]
+            transcript = conversation.withdraw(pending)
+            self._emit(events.Refused(job.id, job.conversation, str(error), words=words, transcript=transcript))
+
+    def _run(self, turn: Turn, job: Job) -> None:
+        for step in turn.run():
             match step:
                 case Started(cache_n, total, source, reason):
                     prompt_n = total - cache_n
@@ -321,7 +329,7 @@ class Session:
                 case Progress(cache_n, done, total):
                     self._emit(events.PrefillProgress(job.id, job.conversation, cache_n, done, total))
                 case Text(token_id, text):
-                    self._emit(events.TokenGenerated(job.id, job.conversation, pending.reply.id, token_id, text))
+                    self._emit(events.TokenGenerated(job.id, job.conversation, turn.pending.reply.id, token_id, text))
                 case Result(reply, token_ids, receipt, digest):
                     self._emit(events.TurnFinished(job.id, job.conversation, reply, token_ids, receipt, digest))
 
@@ -426,7 +434,8 @@ class Session:
 
     def _fail(self, job: Job, error: BaseException) -> None:
         if isinstance(error, DormouseError):
-            self._emit(events.Failed(job.id, job.conversation, str(error)))
+            kind = events.Refused if isinstance(error, ContextFullError) else events.Failed
+            self._emit(kind(job.id, job.conversation, str(error)))
             return
         details = "".join(traceback.format_exception(error))
         text = f"Something went wrong inside Dormouse ({type(error).__name__}: {error})."

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from engine.arrays import TokenIds
 from engine.conversation import Conversation, PendingTurn
+from engine.errors import ContextFullError
 from engine.generate import (
     Cancelled,
     Ended,
@@ -99,11 +100,12 @@ class Turn:
     def run(self) -> Iterator[Step]:
         """Answer the last message of the conversation; the last step is the result.
 
-        An error leaves the reply marked as failed, with the text that there is.
+        An error leaves the reply marked as failed, with the text that there is; ContextFullError, which comes before
+        anything is evaluated, leaves it pending.
         """
         try:
             prompt = self.conversation.prompt(self.pending, self.runtime)
-            check_fits(prompt, self.limits)
+            check_fits(len(prompt.token_ids), self.limits.n_ctx)
             slot = self.conversation.slot_for(self.runtime)
             try:
                 self.check()
@@ -117,6 +119,8 @@ class Turn:
             slot.checkpoint(
                 message=self.pending.reply.id if is_whole else None, reason="message_end" if is_whole else "cancelled"
             )
+        except ContextFullError:  # whoever began the turn takes it back
+            raise
         except BaseException:
             self.conversation.finish(
                 self.pending.reply, text=self._text, finish_reason="failed", token_ids=self._token_ids

@@ -374,7 +374,8 @@ class AppState(QObject):
         action = None
         if was_turn and conversation.unsaved:
             self.returned.emit(conversation.unsaved)
-            action = Action("Save As…", self.place_wanted.emit) if conversation.transcript.messages else None
+            has_place = isinstance(event, events.Refused) or not conversation.transcript.messages
+            action = None if has_place else Action("Save As…", self.place_wanted.emit)
         elif was_turn and conversation is self.conversation:
             action = Action("Answer Again", self.regenerate)
         self.report(event.text, event.details, action)

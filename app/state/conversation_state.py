@@ -150,6 +150,9 @@ class ConversationState(QObject):
                 if receipt.cache_n or receipt.prompt_n:  # otherwise it never began, and says nothing of the context
                     self.receipts[reply.id] = receipt
                 self._finish(reply)
+            case events.Refused(words=words, transcript=transcript) if transcript is not None:
+                self.transcript, self._reply, self.unsaved = transcript, None, words
+                self._finish(None)
             case events.Failed():
                 self._fail("failed")
 

@@ -17,6 +17,7 @@ from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
 from engine.slot.reuse import IN_WORDS, SURPRISING
+from engine.slot.transcript import Transcript
 
 _HELP = "/regenerate   /edit N TEXT   /select ID   /quit   (Ctrl-C stops a reply)"
 
@@ -62,6 +63,7 @@ class Chat:
         self._transcript = opened.transcript
         for sentence in opened.damage:
             say(f"{a.slot}: {sentence}")
+        _check_system(a.system, opened.transcript)
         self._load(loading)
 
     def start(self, prompts: list[str]) -> None:
@@ -198,6 +200,13 @@ def turn_as_json(turn: events.TurnFinished) -> dict[str, object]:
         "donor": receipt.donor,
         "logits_xxh3": turn.logits_xxh3,
     }
+
+
+def _check_system(system: str | None, transcript: Transcript) -> None:
+    """Raise DormouseError where a system message is wished for that a conversation can't have any more."""
+    path = transcript.path()
+    if system is not None and path and (path[0].role, path[0].text) != ("system", system):
+        raise DormouseError("This conversation has begun already: its system message can't be set any more.")
 
 
 def _engine_settings(arguments: argparse.Namespace) -> EngineSettings:

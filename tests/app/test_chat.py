@@ -195,7 +195,7 @@ def test_a_reply_goes_on_while_another_conversation_is_shown(run, tiny_llama: Pa
         assert texts(window)[-1] == state.conversation.transcript.path()[-1].text
         assert last_receipt(state).predicted_n > 3
 
-        state.settings.max_tokens = 40
+        state.settings.max_tokens = 600  # some time to look away
         write(window, "Go on.")
         yield lambda: state.conversation.phase == "decode"
         choose(window, "New Chat")

@@ -34,19 +34,20 @@ def users(file: Path) -> list[str]:
         return [message.text for message in opened.messages() if message.role == "user"]
 
 
-def test_a_message_longer_than_the_context_is_kept_and_refused_before_it_is_read(
-    tiny_llama: Path, tmp_path: Path
-) -> None:
+def test_a_message_longer_than_the_context_is_refused_and_not_stored(tiny_llama: Path, tmp_path: Path) -> None:
     file, long = tmp_path / "a.slot", "word " * 300
     sentence = refused(run_cli("chat", "--model", tiny_llama, "--slot", file, "--n-ctx", 200, "--prompt", long))
     assert "200" in sentence
     assert "1,222" in sentence  # a token for each letter, and the template's
-    assert users(file) == [long]
-    run = run_cli(
-        "chat", "--model", tiny_llama, "--slot", file, "--n-ctx", 200, *GREEDY, "--edit", 1, "--prompt", "Hi."
-    )
-    assert run.status == 0
-    assert users(file) == [long, "Hi."]
+    assert users(file) == []
+    options = ("--model", tiny_llama, "--slot", file, "--n-ctx", 200, *GREEDY)
+    assert run_cli("chat", *options, "--prompt", "Hi.").status == 0
+    assert "200" in refused(run_cli("chat", *options, "--edit", 1, "--prompt", long))
+    assert "200" in refused(run_cli("chat", *options, "--prompt", long))
+    assert users(file) == ["Hi."]
+    assert run_cli("chat", *options, "--prompt", "Ho.").status == 0
+    assert users(file) == ["Hi.", "Ho."]
+    assert run_cli("verify", file).status == 0
 
 
 def test_a_reply_that_reaches_the_end_of_the_context_ends_with_length(tiny_llama: Path, tmp_path: Path) -> None:
@@ -57,9 +58,60 @@ def test_a_reply_that_reaches_the_end_of_the_context_ends_with_length(tiny_llama
     assert turn["prompt_n"] + turn["predicted_n"] == 80
     sentence = refused(run_cli("chat", *options, "--prompt", "Go on."))
     assert "80" in sentence
-    assert users(file)[-1] == "Go on."
-    (turn,) = run_cli("chat", *options, "--n-ctx", 200, "--max-tokens", 4, "--regenerate").turns
+    assert len(users(file)) == 1
+    (turn,) = run_cli("chat", *options, "--n-ctx", 200, "--max-tokens", 4, "--prompt", "Go on.").turns
     assert turn["reason"] == "none"
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_what_does_not_fit_is_given_back_also_where_that_shows_late(
+    tiny_llama: Path, tmp_path: Path, is_loaded: bool
+) -> None:
+    """With a model, nothing of it reaches the file; without one yet, it does, and is taken back."""
+    client = Client(kernels=None, n_threads=1, warn=pytest.fail)
+    session, file, long = client.session, tmp_path / "a.slot", "word " * 300
+    opening = session.open(file)
+    client.wait(opening)
+    assert opening.conversation is not None
+    loading = session.load_model(tiny_llama, EngineSettings(n_ctx=200))
+    if is_loaded:
+        client.wait(loading)
+    seen: list[events.Event] = []
+    job = session.send(opening.conversation, long, system="Be brief.")
+    for event in client._events_of(job):
+        seen.append(event)
+        if isinstance(event, events.Outcome):
+            break
+    client.wait(loading) if not is_loaded else None
+    last = seen[-1]
+    assert isinstance(last, events.Refused)
+    assert "1,2" in last.text
+    if is_loaded:
+        assert len(seen) == 1
+    else:
+        assert last.words == long
+        assert last.transcript is not None
+        assert last.transcript.path() == []
+    done = client.wait(session.send(opening.conversation, "Hi.", settings=TurnSettings(max_tokens=3)))
+    assert isinstance(done, events.TurnFinished)
+    session.close()
+    assert users(file) == ["Hi."]
+    with SlotFile.open(file, read_only=True) as opened:
+        assert [message.role for message in opened.messages()] == ["user", "assistant"]
+
+
+def test_a_system_message_that_comes_too_late_is_refused(tiny_llama: Path, tmp_path: Path) -> None:
+    options = ("--model", tiny_llama, "--slot", tmp_path / "a.slot", *GREEDY, "--system", "Be brief.")
+    for prompt in ("Hi.", "Ho."):  # the same one may be said again
+        assert run_cli("chat", *options, "--prompt", prompt).status == 0
+    assert "begun already" in refused(run_cli("chat", *options, "--system", "Be verbose.", "--prompt", "Hm."))
+    assert users(tmp_path / "a.slot") == ["Hi.", "Ho."]
+
+
+def test_no_folder_is_made_for_a_slot_file(tiny_llama: Path, tmp_path: Path) -> None:
+    file = tmp_path / "not" / "there" / "a.slot"
+    assert "does not exist" in refused(run_cli("chat", "--model", tiny_llama, "--slot", file, "--prompt", "Hi."))
+    assert not (tmp_path / "not").exists()
 
 
 def test_an_empty_message_is_refused(tiny_llama: Path, tmp_path: Path) -> None:

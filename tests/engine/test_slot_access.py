@@ -33,11 +33,13 @@ def raw(path: Path) -> Iterator[sqlite3.Connection]:
 
 def test_private(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "conversations"
+    with pytest.raises(SlotFileError, match="does not exist"):
+        SlotFile.create(folder / "chat.slot")
+    folder.mkdir()
     old = os.umask(0)
     try:
         with SlotFile.create(folder / "chat.slot") as slot_file, slot_file.transaction():
             slot_file.add_message(None, "user", "Hello", created=1)
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
             modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
             assert modes == {"chat.slot": 0o600, "chat.slot-journal": 0o600}
         with SlotFile.open(folder / "chat.slot") as slot_file:

@@ -56,10 +56,19 @@ class Connection:
     Raises `SlotFileError` (`SlotBusyError`, `DamagedError`) and nothing else.
     """
 
-    def __init__(self, path: Path | None, *, read_only: bool = False, salvage: bool = False, wait: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        read_only: bool = False,
+        salvage: bool = False,
+        wait: bool = True,
+        is_new: bool = False,
+    ) -> None:
         """Open `path`, None for memory; an empty file is set up as a new one unless `read_only`.
 
         With `wait`, a file that is open elsewhere is waited for a little.
+        `is_new` says that this process has just created the file, whatever its name.
         With `salvage` (and `read_only`) a file that is cut short is opened as far as it goes.
         """
         self.path = path
@@ -69,7 +78,7 @@ class Connection:
         self._ticks = 0
         with told(self.name):
             self._identity = _identity(path)
-            if path is not None:
+            if path is not None and not is_new:
                 check_header(path, name=self.name)
             if not read_only:
                 _check_access(path)

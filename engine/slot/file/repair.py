@@ -18,6 +18,7 @@ from pathlib import Path
 from engine.errors import SlotFileError
 from engine.slot.file.disk import create_private, require_space, sync, temporary_beside
 from engine.slot.file.failures import DamagedError, told
+from engine.slot.file.replacing import move_journals
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.records import LogEntry
 
@@ -92,6 +93,7 @@ def repair_open(damaged: SlotFile) -> Repaired | None:
                 fresh.append_log(LogEntry(time.time(), "repair", {"damage": list(damage), "kept": kept.name}))
             sync(temporary)
             _keep(path, kept)
+            move_journals(path, kept)
             temporary.replace(path)
             sync(path.parent)
         except BaseException:

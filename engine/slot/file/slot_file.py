@@ -11,6 +11,7 @@ from engine.slot.file import mapping
 from engine.slot.file.connection import Connection
 from engine.slot.file.disk import create_private, sync, temporary_beside
 from engine.slot.file.failures import DamagedError, UnfinishedError, told
+from engine.slot.file.replacing import move_journals, taking_the_place_of
 from engine.slot.file.schema import TABLES, layout_version
 from engine.slot.file.state_tables import StateTables
 from engine.slot.file.transcript_tables import TranscriptTables
@@ -36,18 +37,15 @@ class SlotFile(TranscriptTables, StateTables):
     def create(cls, path: Path | str) -> Self:
         """Create a slot file, or with ':memory:' one that vanishes when closed.
 
-        The file has mode 0600, its folder is made with mode 0700 if it is missing. Raises `SlotFileError`
-        if the file exists.
+        The file has mode 0600. Raises `SlotFileError` if it exists, or its folder does not.
         """
         if str(path) == ":memory:":
             return cls(Connection(None))
         path = Path(path)
         with told(str(path)):
-            if not path.parent.exists():
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             create_private(path)
         try:
-            return cls.open(path)
+            return cls(Connection(path, is_new=True))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -138,7 +136,7 @@ class SlotFile(TranscriptTables, StateTables):
         return self._connection.integrity_problems()
 
     def save_copy(self, path: Path | str) -> None:
-        """Write a whole, compact copy of mode 0600 to `path`, replacing what is there.
+        """Write a whole, compact copy of mode 0600 to `path`, replacing what is there, unless somebody has it open.
 
         Of a file whose structure is damaged the copy has what can be read except the state, with damaged messages
         still marked, and can be written.
@@ -147,15 +145,17 @@ class SlotFile(TranscriptTables, StateTables):
         with told(str(path)):
             if self._connection.path and path.exists() and path.samefile(self._connection.path):
                 raise SlotFileError(f"{path} can't be a copy of itself.")
-            temporary = temporary_beside(path)
-            create_private(temporary)
-            try:
-                self._copy_into(temporary, name=str(path))
-                sync(temporary)
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            with taking_the_place_of(path):
+                temporary = temporary_beside(path)
+                create_private(temporary)
+                try:
+                    self._copy_into(temporary, name=str(path))
+                    sync(temporary)
+                    move_journals(path, None)
+                    temporary.replace(path)
+                except BaseException:
+                    temporary.unlink(missing_ok=True)
+                    raise
             sync(path.parent)
 
     def _copy_into(self, path: Path, *, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 
 from engine.slot.file import mapping
@@ -73,6 +74,16 @@ class TranscriptTables(Tables):
             reply = self._add(Message(0, parent, "assistant", "", created, "pending"))
             self.set_leaf(reply.id)
         return user, reply
+
+    def withdraw_messages(self, ids: Collection[int], *, leaf: int | None) -> None:
+        """Delete messages that nobody answered, with their token ids, and leave the conversation at `leaf`."""
+        with self.transaction():
+            for content in self._raw.scan("content").records:
+                if content.intact and content.values["message"] in ids:
+                    self._raw.delete("content", content.id)
+            for id in sorted(ids, reverse=True):
+                self._raw.delete("message", id)
+            self.set_leaf(leaf)
 
     def update_reply(self, id: int, text: str, finish_reason: FinishReason) -> None:
         """Set the text of a reply and how it ended ('pending': it has not)."""
