@@ -15,8 +15,9 @@ from app import crash, resources
 from app.library import Library
 from app.settings import Settings
 from app.single_instance import SingleInstance
-from app.state.app_state import MODEL_SUFFIX, AppState
+from app.state.app_state import AppState
 from app.state.starter_state import StarterState
+from app.state.wishes import MODEL_SUFFIX
 from app.window import Window
 from engine.errors import DormouseError
 from engine.paths import data_folder, library_folder, log_folder
@@ -54,11 +55,11 @@ def main(argv: list[str] | None = None) -> int:
 def _run(application: QApplication, instance: SingleInstance, reporter: crash.CrashReporter, files: list[Path]) -> int:
     settings = Settings.load()
     state = AppState(settings, Library(library_folder()))
-    state.problem_found.connect(reporter.report)
+    state.reports.problem_found.connect(reporter.report)
     state.model.loaded.connect(lambda: _note_kernels(state, reporter))
     starter = StarterState(state)
     starter.fetched.connect(state.load_model)
-    starter.failed.connect(state.report)
+    starter.failed.connect(state.reports.report)
     window = Window(state, starter)
     instance.received.connect(window.receive)
     window.show()

@@ -35,7 +35,7 @@ class Menus(QMenuBar):
         self.zoom_out = self._add(self._view, "Zoom &Out", _Key.ZoomOut)
         self.zoom_reset = self._add(self._view, "&Normal Size", "Ctrl+0")
         self._add(self.addMenu("&Help"), "&About Dormouse", None, dialogs.about)
-        for signal in (state.conversation_changed, state.transcript_changed, state.phase_changed):
+        for signal in (state.shown.conversation_changed, state.shown.transcript_changed, state.shown.phase_changed):
             signal.connect(self._update)
         self._update()
 

@@ -37,8 +37,8 @@ class Window(QMainWindow):
         self.state = state
         self._starter = starter
         dialogs = Dialogs(state, self)
-        state.model_wanted.connect(dialogs.load_model)
-        state.place_wanted.connect(dialogs.save_as)
+        state.reports.model_wanted.connect(dialogs.load_model)
+        state.reports.place_wanted.connect(dialogs.save_as)
         self.chat = ChatPanel(state, starter, self)
         self.chat.page_changed.connect(self._update_panels)
         self._library, self._plot = LibraryPanel(state, self), PlotPanel(state, self)
@@ -105,8 +105,8 @@ class Window(QMainWindow):
         menus.zoom_in.triggered.connect(self._zoom_in)
         menus.zoom_out.triggered.connect(self._zoom_out)
         menus.zoom_reset.triggered.connect(self._zoom_reset)
-        state.library_changed.connect(self._update_title)
-        state.conversation_changed.connect(self._update_title)
+        state.files.changed.connect(self._update_title)
+        state.shown.conversation_changed.connect(self._update_title)
 
     def _restore(self) -> None:
         settings = self.state.settings

@@ -20,7 +20,7 @@ class ActivityPanel(Banner):
         super().__init__("Activity", parent)
         self._state = state
         self.activated.connect(state.model.cancel)
-        for signal in (state.conversation_changed, state.phase_changed, state.model.changed):
+        for signal in (state.shown.conversation_changed, state.shown.phase_changed, state.model.changed):
             signal.connect(self._update)
         self._update()
 

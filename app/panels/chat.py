@@ -10,7 +10,7 @@ from app.panels.activity import ActivityPanel
 from app.panels.outlook import OutlookPanel
 from app.panels.welcome import WelcomePanel
 from app.state.app_state import AppState
-from app.state.notice import Action, Notice
+from app.state.notice import Action
 from app.state.starter_state import StarterState
 from app.widgets.centered import Centered
 from app.widgets.composer import Composer
@@ -38,7 +38,7 @@ class ChatPanel(QWidget):
         self._editing: int | None = None
         self._transcript = TranscriptView(self)
         self._welcome = WelcomePanel(starter, self)
-        self._welcome.choose_requested.connect(state.model_wanted)
+        self._welcome.choose_requested.connect(state.reports.model_wanted)
         self._pages = QStackedWidget(self)
         self._pages.addWidget(self._transcript)
         self._pages.addWidget(self._welcome)
@@ -59,12 +59,12 @@ class ChatPanel(QWidget):
         self.composer.submitted.connect(self._submit)
         self.composer.stop_requested.connect(state.stop)
         self.composer.edit_cancelled.connect(self.stop_editing)
-        state.conversation_changed.connect(self._conversation_changed)
-        state.transcript_changed.connect(self._show_transcript)
-        state.reply_grew.connect(self._grow)
-        state.phase_changed.connect(self._update_phase)
+        state.shown.conversation_changed.connect(self._conversation_changed)
+        state.shown.transcript_changed.connect(self._show_transcript)
+        state.shown.reply_grew.connect(self._grow)
+        state.shown.phase_changed.connect(self._update_phase)
         state.model.changed.connect(self._update_page)
-        state.returned.connect(self._take_back)
+        state.reports.returned.connect(self._take_back)
         self._conversation_changed()
 
     @property
@@ -191,4 +191,4 @@ class ChatPanel(QWidget):
     def _show_link(self, address: str) -> None:
         url = QUrl(address)
         action = Action("Open", lambda: QDesktopServices.openUrl(url))
-        self._state.noticed.emit(Notice(f"This link leads to {address}", "information", action))
+        self._state.reports.inform(f"This link leads to {address}", action)

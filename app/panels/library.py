@@ -8,7 +8,6 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtWidgets import QMessageBox, QVBoxLayout, QWidget
 
 from app.state.app_state import AppState
-from app.state.notice import Notice
 from app.widgets.library_list import LibraryList
 from engine.errors import DormouseError
 
@@ -25,8 +24,8 @@ class LibraryPanel(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self._list)
-        state.library_changed.connect(self._update)
-        state.conversation_changed.connect(self._update)
+        state.files.changed.connect(self._update)
+        state.shown.conversation_changed.connect(self._update)
         self._update()
 
     @Slot()
@@ -35,7 +34,7 @@ class LibraryPanel(QWidget):
         try:
             self._list.set_entries(self._state.library.entries())
         except DormouseError as error:
-            self._state.noticed.emit(Notice(str(error)))
+            self._state.reports.tell(str(error))
         self._list.set_current(str(path) if path else None)
 
     @Slot(str)

@@ -15,7 +15,7 @@ class NoticesPanel(NoticeStack):
 
     def __init__(self, state: AppState, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        state.noticed.connect(self._show)
+        state.reports.noticed.connect(self._show)
 
     @Slot(object)
     def _show(self, notice: Notice) -> None:

@@ -19,7 +19,8 @@ class OutlookPanel(Banner):
         super().__init__("Outlook", parent)
         self._state = state
         self.activated.connect(self._load)
-        signals = (state.conversation_changed, state.transcript_changed, state.outlook_changed, state.model.changed)
+        shown = state.shown
+        signals = (shown.conversation_changed, shown.transcript_changed, shown.outlook_changed, state.model.changed)
         for signal in signals:
             signal.connect(self._update)
         self._update()
@@ -50,4 +51,4 @@ class OutlookPanel(Banner):
         if offered is not None and Path(offered.path).is_file():
             self._state.load_model(Path(offered.path))
         else:
-            self._state.model_wanted.emit()
+            self._state.reports.model_wanted.emit()

@@ -30,8 +30,8 @@ class PlotPanel(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self._plot)
-        state.conversation_changed.connect(self._update)
-        state.transcript_changed.connect(self._update)
+        state.shown.conversation_changed.connect(self._update)
+        state.shown.transcript_changed.connect(self._update)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -51,7 +51,7 @@ class PlotPanel(QWidget):
     @Slot(str, str)
     def _failed(self, text: str, details: str) -> None:
         self._importing, self._has_failed = None, True
-        self._state.report(text, details)
+        self._state.reports.report(text, details)
 
     @Slot()
     def _update(self) -> None:

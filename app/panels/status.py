@@ -25,9 +25,10 @@ class StatusPanel(QStatusBar):
             label.setMinimumWidth(1)
             self.addPermanentWidget(label)
         self.setSizeGripEnabled(False)
-        for signal in (state.conversation_changed, state.transcript_changed, state.phase_changed, state.model.changed):
+        shown = state.shown
+        for signal in (shown.conversation_changed, shown.transcript_changed, shown.phase_changed, state.model.changed):
             signal.connect(self._update)
-        state.reply_grew.connect(self._update)
+        shown.reply_grew.connect(self._update)
         self._update()
 
     @Slot()

@@ -46,8 +46,8 @@ def _state(qtbot) -> Iterator[AppState]:
 def _told(state: AppState) -> list[str]:
     """What the window would tell."""
     told: list[str] = []
-    state.noticed.connect(lambda notice: told.append(notice.text))
-    state.problem_found.connect(lambda text, details: told.append(f"{text}\n{details}"))
+    state.reports.noticed.connect(lambda notice: told.append(notice.text))
+    state.reports.problem_found.connect(lambda text, details: told.append(f"{text}\n{details}"))
     return told
 
 
@@ -236,7 +236,7 @@ def test_a_title_that_can_not_be_noted_is_reported_and_no_more(
 
     monkeypatch.setattr(state.library, "note_title", fail)
     changes: list[bool] = []
-    state.library_changed.connect(lambda: changes.append(True))
+    state.files.changed.connect(lambda: changes.append(True))
     state.open_conversation(paths[0])
     qtbot.waitUntil(lambda: bool(changes), timeout=SOON)
     assert "ZeroDivisionError" in told[0]
@@ -289,7 +289,7 @@ def test_300_switches_with_a_model(
 @pytest.mark.timeout(120)
 def test_a_file_that_lost_messages_is_repaired_on_wish(qtbot, state: AppState, paths: list[Path]) -> None:
     notices: list[Notice] = []
-    state.noticed.connect(notices.append)
+    state.reports.noticed.connect(notices.append)
     with closing(sqlite3.connect(paths[0], isolation_level=None)) as connection:
         connection.execute("DELETE FROM message WHERE id = 8")
     state.open_conversation(paths[0])

@@ -56,7 +56,7 @@ def is_of_qt(control: QWidget) -> bool:
 def test_every_control_has_a_name(run, slot: Path) -> None:
     def look(window: Window):
         yield lambda: texts(window)
-        window.state.tell("Something is wrong.")
+        window.state.reports.tell("Something is wrong.")
         unnamed = [
             control
             for kind in CONTROLS
@@ -201,7 +201,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_faults_of_the_program_end_in_a_dialog(run) -> None:
     def look(window: Window):
-        window.state.problem_found.emit("Something went wrong.", "Traceback …")
+        window.state.reports.problem_found.emit("Something went wrong.", "Traceback …")
         yield lambda: any(isinstance(widget, ProblemDialog) for widget in QApplication.topLevelWidgets())
         (dialog,) = (widget for widget in QApplication.topLevelWidgets() if isinstance(widget, ProblemDialog))
         yield dialog.isVisible
@@ -250,10 +250,10 @@ def test_what_draws_the_plot_can_be_imported_again(run, slot: Path, monkeypatch:
 
     def look(window: Window):
         problems: list[str] = []
-        window.state.problem_found.disconnect()
-        window.state.problem_found.connect(lambda text, _details: problems.append(text))
+        window.state.reports.problem_found.disconnect()
+        window.state.reports.problem_found.connect(lambda text, _details: problems.append(text))
         yield lambda: problems
-        window.state.transcript_changed.emit()
+        window.state.shown.transcript_changed.emit()
         choose(window, "Prefill Plot")
         choose(window, "Prefill Plot")
         yield lambda: len(tries) == 2 and window._plot._is_ready
@@ -274,8 +274,8 @@ def test_a_copy_that_fails_unforeseen_can_be_tried_again(run, slot: Path, monkey
 
     def read(window: Window):
         problems: list[str] = []
-        window.state.problem_found.disconnect()
-        window.state.problem_found.connect(lambda text, _details: problems.append(text))
+        window.state.reports.problem_found.disconnect()
+        window.state.reports.problem_found.connect(lambda text, _details: problems.append(text))
         drop(window, slot)
         yield lambda: problems
         drop(window, slot)
