@@ -107,7 +107,7 @@ class Walk:
     def save(self) -> Checkpoint:
         """Return what is remembered."""
         n = self.memory.n_tokens
-        rows = {part.kind: [part.export_rows(part.first_row(n), n)] for part in self.memory.parts}
+        rows = {part.kind: [part.export_rows(part.first_row(n), n)] for part in self.memory.parts if part.row_nbytes}
         return Checkpoint(n, rows, self.memory.checkpoint())
 
     def restore(self, checkpoint: Checkpoint, *, anew: bool) -> None:
