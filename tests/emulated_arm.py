@@ -22,7 +22,7 @@ from engine.kernels.compiled.calls import Operation
 from engine.kernels.compiled.ir import Function, Module, Type, Value, i64, ptr
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.library import compile_module, target_machine
-from engine.kernels.compiled.operation import Array, Operations, Parameters
+from engine.kernels.compiled.operation import Array, Operations, Parameters, Use
 from engine.kernels.layout import GROUP
 
 TRIPLE = "aarch64-linux-gnu"
@@ -82,10 +82,10 @@ class EmulatedLibrary:
             memory.arguments([index, memory.team(), *values])
             done = subprocess.run(["qemu-aarch64", program], input=memory.image(), capture_output=True, check=True)
             for name, kind in parameters.items():
-                if isinstance(kind, Array) and kind not in (Array.READ, Array.STATE):
+                if isinstance(kind, Array) and kind.use not in (Use.READ, Use.STATE):
                     memory.fetch(done.stdout, given[name])
 
-        callback = type(Operation(0, 0, parameters).call)(call)
+        callback = type(Operation("", 0, 0, parameters).call)(call)
         self._callbacks.append(callback)
         address = ctypes.cast(callback, ctypes.c_void_p).value
         assert address is not None
@@ -138,8 +138,6 @@ class _Memory:
             return self._put(np.array([0] * (_HEADER // 8) + [data], np.int64))
         if kind is not ptr or value is None:
             return value or 0
-        if name == "sinks":
-            return self._put(_bytes_at(value, 4 * given["n_head_kv"] * given["n_group"]))
         assert name == "part"
         part = dict(zip(matmul.PART, _bytes_at(value, 8 * len(matmul.PART)).view(np.int64).tolist(), strict=True))
         n_groups = -(-part["n_out"] // GROUP)

@@ -1,8 +1,9 @@
 """What every set of kernels offers.
 
 Arrays of activations are float32 and contiguous in their last axis. K/V rows are given as the memory keeps them (see
-`kv_types`). For the same inputs, split into the same calls, a set of kernels gives the same bits with any number
-of threads.
+`kv_types`). An array of another dtype is refused with TypeError, one of another shape with ValueError; one that lies
+in memory in another way is copied, or refused with ValueError. For the same inputs, split into the same calls, a set
+of kernels gives the same bits with any number of threads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.arrays import F32
+from engine.kernels.arguments import check_arguments, takes
 from engine.kernels.kv_types import KVRows, RowSpan
 from engine.kernels.team import ThreadTeam
 
@@ -54,6 +56,10 @@ class Kernels(ABC):
     name: ClassVar[str]
     packs: ClassVar[bool] = False  # whether weights are PackedMatrix, in their own types, or DenseMatrix
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_arguments(cls)
+
     def __init__(self, *, n_threads: int | None = None) -> None:
         self.team = ThreadTeam(n_threads)
         self.note: str | None = None  # why faster ones than these were left, if they were and nobody asked for it
@@ -84,26 +90,32 @@ class Kernels(ABC):
         """
         return step(), None
 
+    @takes(x="n_tokens n_in", weight="n_out n_in")
     @abstractmethod
     def matmul(self, x: F32, weight: Matrix) -> F32:
         """Return x @ weight.T for x (n_tokens, n_in) and weight (n_out, n_in): shape (n_tokens, n_out)."""
 
+    @takes(weight="n_out n_in", rows="n_rows")
     @abstractmethod
     def take_rows(self, weight: Matrix, rows: NDArray[np.int32]) -> F32:
         """Return some rows of a matrix, shape (len(rows), n_in): the embeddings of tokens."""
 
+    @takes(x="n_tokens n", y="n_tokens? n")
     @abstractmethod
     def add(self, x: F32, y: F32, *, scale: float = 1.0) -> F32:
         """Return x + scale * y, x (n_tokens, n) and y the same or (n,)."""
 
+    @takes(x="n_tokens n", y="n_tokens? n")
     @abstractmethod
     def multiply(self, x: F32, y: F32) -> F32:
         """Return x * y, x (n_tokens, n) and y the same or (n,)."""
 
+    @takes(x="n_rows n_head_kv head_dim", rows="n_rows_kept n_head_kv head_dim")
     @abstractmethod
     def store_rows(self, x: F32, rows: KVRows, span: RowSpan) -> None:
         """Write x (n_rows, n_head_kv, head_dim) to the last ones of a span of rows, in the K/V type that these have."""
 
+    @takes(x="... m n", weight="m? n")
     @abstractmethod
     def rms_norm(self, x: F32, weight: F32, eps: float) -> F32:
         """Return x / rms(x) * weight over the last axis (arXiv 1910.07467).
@@ -111,14 +123,22 @@ class Kernels(ABC):
         `weight` has the shape of that axis, or of the last two.
         """
 
+    @takes(x="... m n", weight="m? n")
     @abstractmethod
     def layer_norm(self, x: F32, weight: F32, eps: float) -> F32:
         """Return (x - mean(x)) / std(x) * weight over the last axis (arXiv 1607.06450), like `rms_norm`."""
 
+    @takes(x="n_tokens n_head head_dim", table="n_tokens n_angles")
     @abstractmethod
     def rope(self, x: F32, table: RopeTable) -> F32:
         """Return x (n_tokens, n_head, head_dim), the first n_rot values of each head rotated by `table`."""
 
+    @takes(
+        q="n_tokens n_head head_dim_k",
+        k="n_rows n_head_kv head_dim_k",
+        v="n_rows n_head_kv head_dim_v",
+        sinks="n_head",
+    )
     @abstractmethod
     def attention(
         self,
@@ -143,14 +163,17 @@ class Kernels(ABC):
         that takes its share of the attention and gives nothing (arXiv 2309.17453).
         """
 
+    @takes(gate="n_tokens n", up="n_tokens n")
     @abstractmethod
     def silu_mul(self, gate: F32, up: F32) -> F32:
         """Return silu(gate) * up (arXiv 2002.05202)."""
 
+    @takes(gate="n_tokens n", up="n_tokens n")
     @abstractmethod
     def gelu_mul(self, gate: F32, up: F32) -> F32:
         """Return gelu(gate) * up, gelu in its tanh form (arXiv 1606.08415)."""
 
+    @takes(x="n_tokens n_channel", r="n_channel d_conv-1", weight="n_channel d_conv", bias="n_channel")
     @abstractmethod
     def short_conv(
         self, x: F32, r: F32, weight: F32, *, bias: F32 | None = None, silu: bool = False
@@ -162,6 +185,16 @@ class Kernels(ABC):
         silu applied.
         """
 
+    @takes(
+        q="n_tokens n_head_k head_dim_k",
+        k="n_tokens n_head_k head_dim_k",
+        v="n_tokens n_head_v head_dim_v",
+        alpha="n_tokens n_head_v",
+        beta="n_tokens n_head_v",
+        s="n_head_v head_dim_v head_dim_k",
+        a="n_head_v",
+        dt_bias="n_head_v",
+    )
     @abstractmethod
     def gated_delta_net(
         self,
@@ -188,6 +221,16 @@ class Kernels(ABC):
         and its output is s q.
         """
 
+    @takes(
+        x="n_tokens n_head head_dim",
+        b="n_tokens n_group d_state",
+        c="n_tokens n_group d_state",
+        dt="n_tokens n_head",
+        s="n_head head_dim d_state",
+        a="n_head",
+        d="n_head",
+        dt_bias="n_head",
+    )
     @abstractmethod
     def ssd_scan(self, x: F32, b: F32, c: F32, *, dt: F32, s: F32, a: F32, d: F32, dt_bias: F32) -> tuple[F32, F32]:
         """Return the outputs (n_tokens, n_head, head_dim) of a state space with one decay per head, and its state.
@@ -201,6 +244,16 @@ class Kernels(ABC):
         and its output is s c + d x.
         """
 
+    @takes(
+        x="n_tokens n_channel",
+        b="n_tokens d_state",
+        c="n_tokens d_state",
+        dt="n_tokens n_channel",
+        s="n_channel d_state",
+        a="n_channel d_state",
+        d="n_channel",
+        dt_bias="n_channel",
+    )
     @abstractmethod
     def selective_scan(
         self, x: F32, b: F32, c: F32, *, dt: F32, s: F32, a: F32, d: F32, dt_bias: F32
@@ -212,6 +265,15 @@ class Kernels(ABC):
         with heads of one channel, but for a (Mamba, arXiv 2312.00752).
         """
 
+    @takes(
+        r="n_tokens n_head head_dim",
+        k="n_tokens n_head head_dim",
+        v="n_tokens n_head head_dim",
+        log_w="n_tokens n_head head_dim",
+        a="n_tokens n_head head_dim",
+        b="n_tokens n_head head_dim",
+        s="n_head head_dim head_dim",
+    )
     @abstractmethod
     def wkv7(self, r: F32, k: F32, v: F32, *, log_w: F32, a: F32, b: F32, s: F32) -> tuple[F32, F32]:
         """Return the outputs (n_tokens, n_head, head_dim) of RWKV-7's recurrence (arXiv 2503.14456), and its state.
@@ -224,10 +286,12 @@ class Kernels(ABC):
         and its output is s r.
         """
 
+    @takes(gate="n_tokens n", up="n_tokens n")
     @abstractmethod
     def sigmoid_mul(self, gate: F32, up: F32) -> F32:
         """Return sigmoid(gate) * up."""
 
+    @takes(gate="n_tokens n", up="n_tokens n")
     @abstractmethod
     def clamped_swiglu(self, gate: F32, up: F32) -> F32:
         """Return g * sigmoid(1.702 g) * (u + 1), g and u being gate and up kept below 7, u above -7 (gpt-oss)."""

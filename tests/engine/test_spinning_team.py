@@ -12,11 +12,12 @@ from engine.kernels.compiled.calls import link_operations
 from engine.kernels.compiled.ir import Function, Module, Value, i64
 from engine.kernels.compiled.isa import INSTRUCTION_SETS, InstructionSet
 from engine.kernels.compiled.library import Library
-from engine.kernels.compiled.operation import Array, Operations
+from engine.kernels.compiled.operation import Array, Operations, Use
 from engine.kernels.compiled.spinning_team import SpinningTeam
 from tests.instruction_sets import COMPILED
 
-COUNT = {"counts": Array.WRITTEN, "threads": Array.WRITTEN, "n_tasks": i64, "n_turns": i64}
+WRITTEN = Array(Use.WRITTEN, "n_tasks", np.int64)
+COUNT = {"counts": WRITTEN, "threads": WRITTEN, "n_tasks": i64, "n_turns": i64}
 
 
 def write_count(module: Module, isa: InstructionSet) -> None:
@@ -48,7 +49,7 @@ class Team:
     def run(self, n_tasks: int, *, n_turns: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return how often each task was counted, in the first phase twice as much, and by which thread."""
         counts, threads = np.zeros(n_tasks, np.int64), np.full(n_tasks, -1)
-        self.spinning.do(self._count, counts, threads, n_tasks, n_turns)
+        self.spinning.do(self._count, counts=counts, threads=threads, n_tasks=n_tasks, n_turns=n_turns)
         return counts, threads
 
     def asleep(self) -> bool:

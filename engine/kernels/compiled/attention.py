@@ -13,42 +13,48 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled import functions
 from engine.kernels.compiled.ir import Function, Module, Value, f16, f32, i8, i32, i64, ptr, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Array, Count, Operations, Task, divided
+from engine.kernels.compiled.operation import Array, Count, Operations, Parameters, Task, Use, divided
 from engine.kernels.compiled.product import call_product, write_product
-from engine.kernels.kv_types import RowSpan
+from engine.kernels.kv_types import KV_TYPES, RowSpan
 
 ROWS = 64  # K and V rows that are converted and multiplied at once
 _CACHE_LINE = 64  # bytes
 _ROWS_AHEAD = 16  # how far before they are converted rows are asked for: what other heads have lies between them
 _LANES = 8  # values that are converted at once; every head's size is a multiple of it
 LOWEST = -1e30  # a maximum before anything was seen: finite, so that differences with -inf are
-PARAMETERS = {
-    "q": Array.READ,  # float32 (n_tokens, n_head, head_dim_k), tokens q_bytes apart
-    "k": Array.LASTING,  # (any number, n_head_kv, head_dim_k) of the K/V type
-    "v": Array.LASTING,
-    "span": Array.LASTING,  # which of the rows are seen, see kv_types.RowSpan
-    "out": Array.WRITTEN,  # float32 (n_tokens, n_head, head_dim_v)
-    "sinks": ptr,  # float32 (n_head,), or null
-    "n_tokens": i64,
-    "q_bytes": i64,
-    "n_head_kv": i64,
-    "n_group": i64,  # query heads that share a K/V head
-    "head_dim_k": i64,
-    "head_dim_v": i64,
-    "n_swa": i64,
-    "scale": f32,
-    "softcap": f32,  # 0 for none
-    "tokens_per_task": i64,
-    "rows_per_task": i64,
-    "partial": Array.LASTING,  # (chunks, K/V heads, runs of tokens, tiles): see partial_floats
-    "scratch": Array.LASTING,  # scratch_bytes for each thread
-    "scratch_bytes": i64,
-}
+
+
+def parameters(kv_type: str) -> Parameters:
+    """Return the parameters of attention over rows of a K/V type."""
+    return {
+        "q": Array(Use.READ, "n_tokens n_head_kv*n_group head_dim_k", step="q_bytes"),
+        "k": Array(Use.LASTING, ". n_head_kv .", KV_TYPES[kv_type]),
+        "v": Array(Use.LASTING, ". n_head_kv .", KV_TYPES[kv_type]),
+        "span": Array(Use.LASTING, "3", np.int64),  # which of the rows are seen, see kv_types.RowSpan
+        "out": Array(Use.WRITTEN, "n_tokens n_head_kv*n_group*head_dim_v"),
+        "sinks": Array(Use.READ, "n_head_kv*n_group", given="has_sinks"),
+        "has_sinks": i64,
+        "n_tokens": i64,
+        "q_bytes": i64,
+        "n_head_kv": i64,
+        "n_group": i64,  # query heads that share a K/V head
+        "head_dim_k": i64,
+        "head_dim_v": i64,
+        "n_swa": i64,
+        "scale": f32,
+        "softcap": f32,  # 0 for none
+        "tokens_per_task": i64,
+        "rows_per_task": i64,
+        "partial": Array(Use.LASTING, dtype=np.uint8),  # (chunks, K/V heads, runs of tokens, tiles): see partial_floats
+        "scratch": Array(Use.LASTING, dtype=np.uint8),  # scratch_bytes for each thread
+        "scratch_bytes": i64,
+    }
 
 
 def complete(kv_type: str, f: Function) -> dict[str, Value]:
@@ -98,7 +104,7 @@ def write_attention(module: Module, isa: InstructionSet, kv_type: str) -> None:
             values=write_product(module, isa, n_registers, adds=True),
         )
         phases: list[tuple[Count, Task]] = [(_n_tasks, task.write), (_n_parts, task.write_merge)]
-        operations.add(f"attention_{n_registers}", PARAMETERS, phases, partial(complete, kv_type))
+        operations.add(f"attention_{n_registers}", parameters(kv_type), phases, partial(complete, kv_type))
 
 
 def _n_parts(f: Function) -> Value:
@@ -338,7 +344,7 @@ class _Task:
             tile, lane = query // self.width, query % self.width
             token, member = first + query // f["n_group"], head * f["n_group"] + query % f["n_group"]
             largest = f.variable(f.constant(f32, LOWEST))
-            has_sink = f["sinks"].is_set()
+            has_sink = f["has_sinks"].equals(1)
             with f.when(has_sink):
                 largest.set(f.load(f32, f["sinks"] + member * 4))
             sink = largest.get()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_float, c_int64, c_void_p, py_object
+from operator import itemgetter
 from struct import pack
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kernels.compiled.ir import Module, Type, f32, ptr
+from engine.kernels.compiled.array_check import ArrayCheck
+from engine.kernels.compiled.ir import Module, Type, f32, i64, ptr
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.library import Library, function
-from engine.kernels.compiled.operation import RECORDED, Array, Parameters
+from engine.kernels.compiled.operation import RECORDED, Array, Parameters, Use
+
+_MOST_KNOWN = 1024  # layouts of an operation's arguments
 
 
 class Operation:
@@ -22,18 +26,50 @@ class Operation:
     `recorded` is the address of its second form, which takes the team and the address of its arguments, 8 bytes each.
     """
 
-    def __init__(self, address: int, recorded: int, parameters: Parameters) -> None:
-        kinds: dict[Type | Array, Any] = {ptr: c_void_p, f32: c_float, **dict.fromkeys(Array, py_object)}
+    def __init__(self, name: str, address: int, recorded: int, parameters: Parameters) -> None:
+        kinds: dict[Type, Any] = {ptr: c_void_p, f32: c_float}
         types = list(parameters.values())
-        self.call = function(address, None, c_void_p, *(kinds.get(kind, c_int64) for kind in types))
+        ctypes = (py_object if isinstance(kind, Array) else kinds.get(kind, c_int64) for kind in types)
+        self.call = function(address, None, c_void_p, *ctypes)
         self.recorded = recorded
+        self._name = name
+        self._parameters = parameters.keys()
+        self._checks = [ArrayCheck(name, p, kind) for p, kind in parameters.items() if isinstance(kind, Array)]
+        self._in_order = itemgetter(*parameters)
+        self._arrays = itemgetter(*(p for p, kind in parameters.items() if isinstance(kind, Array)))
+        self._integers = itemgetter(*(p for p, kind in parameters.items() if kind is i64))
+        self._right: set[tuple[Any, ...]] = set()  # the layouts that were checked: they come again and again
         # which of the arguments are what
-        self.arrays = [i for i, kind in enumerate(types) if isinstance(kind, Array)]
+        uses = {i: kind.use for i, kind in enumerate(types) if isinstance(kind, Array)}
+        self.arrays = list(uses)
         self.floats = [i for i, kind in enumerate(types) if kind == f32]
-        self.read = [i for i in self.arrays if types[i] is Array.READ]
-        self.written = [i for i in self.arrays if types[i] in (Array.WRITTEN, Array.NEXT_STATE)]
-        self.states = [i for i in self.arrays if types[i] is Array.STATE]
-        self.next_states = [i for i in self.arrays if types[i] is Array.NEXT_STATE]
+        self.read = [i for i, use in uses.items() if use is Use.READ]
+        self.written = [i for i, use in uses.items() if use in (Use.WRITTEN, Use.NEXT_STATE)]
+        self.states = [i for i, use in uses.items() if use is Use.STATE]
+        self.next_states = [i for i, use in uses.items() if use is Use.NEXT_STATE]
+
+    def ordered(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments, given by name, in the order that `call` takes them in.
+
+        Raises TypeError where one is missing or unknown, and what `ArrayCheck` raises.
+        """
+        if arguments.keys() != self._parameters:
+            missing, unknown = self._parameters - arguments.keys(), arguments.keys() - self._parameters
+            raise TypeError(f"{self._name} misses {sorted(missing)}, and does not know {sorted(unknown)}")
+        layout: tuple[Any, ...] | None
+        try:
+            layout = self._integers(arguments), *[(a.dtype, a.shape, a.strides) for a in self._arrays(arguments)]
+        except AttributeError:
+            layout = None  # there is something that is no array
+        if layout is None or layout not in self._right:
+            for check in self._checks:
+                check(arguments)
+            if len(self._right) == _MOST_KNOWN:
+                self._right.clear()
+            if layout is not None:
+                self._right.add(layout)
+        ordered: tuple[Any, ...] = self._in_order(arguments)
+        return ordered
 
 
 def link_operations(
@@ -46,7 +82,7 @@ def link_operations(
     exports = [f"{operation}{form}" for operation in signatures for form in ("", RECORDED)]
     addresses = iter(library.link(name, write, exports))
     return {
-        operation: Operation(next(addresses), next(addresses), parameters)
+        operation: Operation(operation, next(addresses), next(addresses), parameters)
         for operation, parameters in signatures.items()
     }
 

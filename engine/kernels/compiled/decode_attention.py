@@ -10,7 +10,7 @@ from functools import partial
 from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled import functions
-from engine.kernels.compiled.attention import LOWEST, PARAMETERS, ROWS, complete, convert_rows, write_convert
+from engine.kernels.compiled.attention import LOWEST, ROWS, complete, convert_rows, parameters, write_convert
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, ptr, vec
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.operation import Operations
@@ -72,7 +72,7 @@ def write_decode_attention(module: Module, isa: InstructionSet, kv_type: str) ->
     def merge(f: Function) -> None:
         head = f["task"]
         largest = f.variable(f.constant(f32, LOWEST))
-        has_sink = f["sinks"].is_set()
+        has_sink = f["has_sinks"].equals(1)
         with f.when(has_sink):
             largest.set(f.load(f32, f["sinks"] + head * 4))
         sink = largest.get()
@@ -103,7 +103,7 @@ def write_decode_attention(module: Module, isa: InstructionSet, kv_type: str) ->
 
     operations.add(
         "decode_attention",
-        PARAMETERS,
+        parameters(kv_type),
         [
             (lambda f: f["n_head_kv"] * f["n_chunks"], attend),
             (lambda f: f["n_head_kv"] * f["n_group"], merge),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled import functions
@@ -24,19 +25,19 @@ from engine.kernels.compiled.chunks import (
 )
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Array, Operations
+from engine.kernels.compiled.operation import Array, Operations, Use
 
 PARAMETERS = {
-    "q": Array.READ,  # (n_tokens, n_head_k, head_dim_k), tokens q_bytes apart
-    "k": Array.READ,
-    "v": Array.READ,  # (n_tokens, n_head_v, head_dim_v)
-    "alpha": Array.READ,  # (n_tokens, n_head_v)
-    "beta": Array.READ,
-    "s": Array.STATE,  # (n_head_v, head_dim_v, head_dim_k)
-    "a": Array.READ,  # (n_head_v,)
-    "dt_bias": Array.READ,
-    "out": Array.WRITTEN,  # as v, contiguous
-    "after": Array.NEXT_STATE,  # as s
+    "q": Array(Use.READ, "n_tokens n_head_k head_dim_k", step="q_bytes"),
+    "k": Array(Use.READ, "n_tokens n_head_k head_dim_k", step="k_bytes"),
+    "v": Array(Use.READ, "n_tokens n_head_v head_dim_v", step="v_bytes"),
+    "alpha": Array(Use.READ, "n_tokens n_head_v", step="alpha_bytes"),
+    "beta": Array(Use.READ, "n_tokens n_head_v", step="beta_bytes"),
+    "s": Array(Use.STATE, "n_head_v head_dim_v head_dim_k"),
+    "a": Array(Use.READ, "n_head_v"),
+    "dt_bias": Array(Use.READ, "n_head_v"),
+    "out": Array(Use.WRITTEN, "n_tokens n_head_v head_dim_v"),
+    "after": Array(Use.NEXT_STATE, "n_head_v head_dim_v head_dim_k"),
     "n_tokens": i64,
     "n_head_k": i64,
     "n_head_v": i64,
@@ -48,7 +49,7 @@ PARAMETERS = {
     "alpha_bytes": i64,
     "beta_bytes": i64,
     "eps": f32,
-    "scratch": Array.LASTING,  # scratch_floats for each thread
+    "scratch": Array(Use.LASTING, dtype=np.uint8),  # scratch_floats for each thread
     "scratch_bytes": i64,
 }
 _TYPE = vec(f32, ROWS)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from engine.kernels.compiled import functions
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Array, Operations, divided
+from engine.kernels.compiled.operation import Array, Operations, Use, divided
 
 ROWS_PER_TASK = 8
 NORM = {
-    "x": Array.READ,  # rows of n values, n_heads of them side by side, x_bytes from there to the next ones
-    "weight": Array.READ,  # (n_weights, n), for the rows in turn
-    "out": Array.WRITTEN,  # contiguous
+    "x": Array(Use.READ, ". n_heads n", step="x_bytes"),  # rows of n values, n_heads of them side by side
+    "weight": Array(Use.READ, "n_weights n"),  # for the rows in turn
+    "out": Array(Use.WRITTEN),  # of the rows
     "n_rows": i64,
     "n": i64,
     "n_heads": i64,
@@ -22,10 +22,10 @@ NORM = {
     "eps": f32,
 }
 ROPE = {
-    "x": Array.READ,  # (n_tokens, n_heads, head_dim), tokens x_bytes apart
-    "cos": Array.READ,  # (n_tokens, half)
-    "sin": Array.READ,
-    "out": Array.WRITTEN,  # contiguous
+    "x": Array(Use.READ, "n_tokens n_heads head_dim", step="x_bytes"),
+    "cos": Array(Use.READ, "n_tokens half"),
+    "sin": Array(Use.READ, "n_tokens half"),
+    "out": Array(Use.WRITTEN, "n_tokens n_heads head_dim"),
     "n_tokens": i64,
     "n_heads": i64,
     "head_dim": i64,
@@ -33,9 +33,9 @@ ROPE = {
     "x_bytes": i64,
 }
 ACTIVATION = {
-    "gate": Array.READ,  # (n_rows, n), rows gate_bytes apart
-    "up": Array.READ,  # (n_rows, n), rows up_bytes apart
-    "out": Array.WRITTEN,  # contiguous
+    "gate": Array(Use.READ, "n_rows n", step="gate_bytes"),
+    "up": Array(Use.READ, "n_rows n", step="up_bytes"),
+    "out": Array(Use.WRITTEN, "n_rows n"),
     "n_rows": i64,
     "n": i64,
     "gate_bytes": i64,
@@ -43,9 +43,9 @@ ACTIVATION = {
 }
 
 ADD = {
-    "x": Array.READ,  # (n_rows, n), rows x_bytes apart
-    "y": Array.READ,  # (n_rows, n), rows y_bytes apart
-    "out": Array.WRITTEN,  # contiguous
+    "x": Array(Use.READ, "n_rows n", step="x_bytes"),
+    "y": Array(Use.READ, "n_rows n", step="y_bytes"),
+    "out": Array(Use.WRITTEN, "n_rows n"),
     "n_rows": i64,
     "n": i64,
     "x_bytes": i64,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from engine.kernels.compiled.ir import Function, Module, Type, Value, Variable, f16, f32, i16, i32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.matmul import PARAMETERS, TOKENS_PER_CHUNK, complete, matmul_tasks, matvec_tasks
+from engine.kernels.compiled.matmul import PARAMETERS, TAKE_ROWS, TOKENS_PER_CHUNK, complete, matmul_tasks, matvec_tasks
 from engine.kernels.compiled.operation import Operations
 from engine.kernels.compiled.product import call_product, write_product
 from engine.kernels.layout import GROUP
@@ -91,7 +91,7 @@ def write_float_matmul(module: Module, isa: InstructionSet, type_name: str) -> N
 
     operations.add("matvec", PARAMETERS, [(matvec_tasks, matvec)], complete)
     operations.add("matmul", PARAMETERS, [(matmul_tasks, matmul)], complete)
-    operations.add("take_rows", PARAMETERS, [(lambda f: f["n_tokens"], take_row)], complete)
+    operations.add("take_rows", TAKE_ROWS, [(lambda f: f["n_tokens"], take_row)], complete)
 
 
 def _copy(f: Function, source: Value, out: Value, n: Value) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from engine.arrays import F32
 from engine.kernels.compiled import attention, decode_attention, elementwise, store_rows
+from engine.kernels.compiled.array_check import by_token
 from engine.kernels.compiled.calls import Operation, Recorder, Recording
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.library import Compiling, Library
@@ -71,7 +72,7 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         }
         self._elementwise = self._link("elementwise", elementwise.write_elementwise, signatures)
         self._store_rows = self._link(
-            "store_rows", store_rows.write_store_rows, dict.fromkeys(KV_TYPES, store_rows.PARAMETERS)
+            "store_rows", store_rows.write_store_rows, {name: store_rows.parameters(name) for name in KV_TYPES}
         )
 
     @property
@@ -108,18 +109,21 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
 
     def add(self, x: F32, y: F32, *, scale: float = 1.0) -> F32:
         out = np.empty(x.shape, np.float32)
-        x, y = _by_row(x), _by_row(np.broadcast_to(y, x.shape))
-        self._run("add", x, y, out, *x.shape, x.strides[0], y.strides[0], scale)
+        x, y = by_token(x), by_token(np.broadcast_to(y, x.shape))
+        n_rows, n = x.shape
+        self._run("add", x=x, y=y, out=out, n_rows=n_rows, n=n, x_bytes=x.strides[0], y_bytes=y.strides[0], scale=scale)
         return out
 
     def multiply(self, x: F32, y: F32) -> F32:
         return self._activate_with("multiply", np.broadcast_to(y, x.shape), x)
 
     def store_rows(self, x: F32, rows: KVRows, span: RowSpan) -> None:
-        n = x.shape[1] * x.shape[2]
-        x = x if x.strides[1:] == (4 * x.shape[2], 4) else np.ascontiguousarray(x)
-        store = self._store_rows[_name_of(rows.dtype)]
-        self._spinning.do(store, x, rows, span.array, len(x), n, x.strides[0], rows.strides[0])
+        n_rows, n_head_kv, head_dim = x.shape
+        x = by_token(x)
+        self._spinning.do(
+            self._store_rows[_name_of(rows.dtype)], x=x, rows=rows, span=span.array,
+            n_rows=n_rows, n_head_kv=n_head_kv, head_dim=head_dim, x_bytes=x.strides[0], rows_bytes=rows.strides[0],
+        )  # fmt: skip
 
     def rms_norm(self, x: F32, weight: F32, eps: float) -> F32:
         return self._norm_with("rms_norm", x, weight, eps)
@@ -129,18 +133,22 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
 
     def _norm_with(self, name: str, x: F32, weight: F32, eps: float) -> F32:
         out = np.empty(x.shape, np.float32)
-        x, n_heads = _by_token(x)
-        n = x.shape[-1]
-        self._run(name, x, weight, out, out.size // n, n, n_heads, x.strides[0], weight.size // n, eps)
+        x = _by_head(x)
+        _, n_heads, n = x.shape
+        weight = weight.reshape(-1, n)
+        self._run(
+            name, x=x, weight=weight, out=out, n_rows=out.size // n, n=n, n_heads=n_heads, x_bytes=x.strides[0],
+            n_weights=len(weight), eps=eps,
+        )  # fmt: skip
         return out
 
     def rope(self, x: F32, table: RopeTable) -> F32:
         n_tokens, n_head, head_dim = x.shape
         out = np.empty(x.shape, np.float32)
-        x, _ = _by_token(x)
+        x = by_token(x)
         self._run(
-            "rope_neighbors" if table.interleaved else "rope_halves",
-            x, table.cos, table.sin, out, n_tokens, n_head, head_dim, table.cos.shape[1], x.strides[0],
+            "rope_neighbors" if table.interleaved else "rope_halves", x=x, cos=table.cos, sin=table.sin, out=out,
+            n_tokens=n_tokens, n_heads=n_head, head_dim=head_dim, half=table.cos.shape[1], x_bytes=x.strides[0],
         )  # fmt: skip
         return out
 
@@ -162,7 +170,7 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
             return super().attention(q, k, v, span, scale=scale, n_swa=n_swa, softcap=softcap, sinks=sinks)
         n_head_kv = k.shape[1]
         n_group = n_head // n_head_kv
-        q, _ = _by_token(q)
+        q = by_token(q)
         out = np.empty((n_tokens, n_head * head_dim_v), np.float32)
         # the cut into tasks depends on sizes alone: results must not depend on the number of threads
         if n_tokens == 1:
@@ -181,11 +189,13 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
             n_partial = -(-n_tokens // tokens) * n_head_kv * n_tiles * attention.partial_floats(width, head_dim_v)
             n_scratch = attention.scratch_floats(width, head_dim_k, head_dim_v, n_tiles)
         self._spinning.do(
-            operation, q, k, v, span.array, out, None if sinks is None else sinks.ctypes.data,
-            n_tokens, q.strides[0], n_head_kv, n_group, head_dim_k, head_dim_v,
-            _NO_WINDOW if n_swa is None else n_swa, scale, softcap or 0.0, tokens, rows,
-            self._partial.of(4 * most_chunks * n_partial), self._scratch.of(4 * n_scratch * self.n_threads),
-            4 * n_scratch,
+            operation, q=q, k=k, v=v, span=span.array, out=out,
+            sinks=q if sinks is None else sinks, has_sinks=sinks is not None,
+            n_tokens=n_tokens, q_bytes=q.strides[0], n_head_kv=n_head_kv, n_group=n_group,
+            head_dim_k=head_dim_k, head_dim_v=head_dim_v, n_swa=_NO_WINDOW if n_swa is None else n_swa,
+            scale=scale, softcap=softcap or 0.0, tokens_per_task=tokens, rows_per_task=rows,
+            partial=self._partial.of(4 * most_chunks * n_partial),
+            scratch=self._scratch.of(4 * n_scratch * self.n_threads), scratch_bytes=4 * n_scratch,
         )  # fmt: skip
         return out
 
@@ -200,8 +210,11 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
 
     def _activate_with(self, name: str, gate: F32, up: F32) -> F32:
         out = np.empty(up.shape, np.float32)
-        gate, up = _by_row(gate), _by_row(up)
-        self._run(name, gate, up, out, *up.shape, gate.strides[0], up.strides[0])
+        gate, up = by_token(gate), by_token(up)
+        n_rows, n = up.shape
+        self._run(
+            name, gate=gate, up=up, out=out, n_rows=n_rows, n=n, gate_bytes=gate.strides[0], up_bytes=up.strides[0]
+        )
         return out
 
     def record(self, step: Callable[[], F32], *, inputs: Sequence[NDArray[Any]]) -> tuple[F32, Repeat | None]:
@@ -216,8 +229,8 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         recording.swap_states()
         self._spinning.replay(recording)
 
-    def _run(self, name: str, *arguments: Any) -> None:
-        self._spinning.do(self._elementwise[name], *arguments)
+    def _run(self, operation: str, /, **arguments: Any) -> None:
+        self._spinning.do(self._elementwise[operation], **arguments)
 
     def _products_with(self, part: Part) -> Products:
         kind, n_digits = key = part.kind, digits_for(part, self.isa)
@@ -236,12 +249,12 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
             prefill = self._link(
                 f"attention_{name}",
                 partial(attention.write_attention, kv_type=name),
-                dict.fromkeys(["attention_1", "attention_2"], attention.PARAMETERS),
+                dict.fromkeys(["attention_1", "attention_2"], attention.parameters(name)),
             )
             decode = self._link(
                 f"decode_attention_{name}",
                 partial(decode_attention.write_decode_attention, kv_type=name),
-                {"decode_attention": attention.PARAMETERS},
+                {"decode_attention": attention.parameters(name)},
             )
             self._attention[kv_type] = _Attention(tuple(prefill.values()), decode["decode_attention"])
         return self._attention[kv_type]
@@ -251,14 +264,6 @@ def _name_of(kv_type: np.dtype[Any]) -> str:
     return next(name for name, dtype in KV_TYPES.items() if dtype == kv_type)
 
 
-def _by_token(x: F32) -> tuple[F32, int]:
-    """Return x (…, n) such that only the first axis may have gaps, and how many rows of n lie in one step of it."""
-    if x.ndim == 3 and x.strides[2] == 4 and x.strides[1] == 4 * x.shape[2]:
-        return x, x.shape[1]
-    return _by_row(x), 1
-
-
-def _by_row(x: F32) -> F32:
-    """Return x (…, n) as a matrix whose rows have no gaps."""
-    x = x.reshape(-1, x.shape[-1])  # copied where it must be
-    return x if x.strides[1] == 4 else np.ascontiguousarray(x)
+def _by_head(x: F32) -> F32:
+    """Return x (…, n) with three axes, of which only the first may have gaps; copied if need be."""
+    return by_token(x if x.ndim == 3 else x.reshape(-1, 1, x.shape[-1]))

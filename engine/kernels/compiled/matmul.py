@@ -9,26 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled.activations import TOKENS_PER_TASK, Activations, write_quantize
 from engine.kernels.compiled.bricks import BrickReader, Halves
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i8, i16, i32, i64, ptr
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Array, Operations, divided
+from engine.kernels.compiled.operation import Array, Operations, Use, divided
 from engine.kernels.layout import BLOCK, GROUP, Layout
 
 TOKENS_PER_CHUNK = 128  # tokens that a strip meets before it is given up: their activations stay in the L2 cache
 PARAMETERS = {
     "part": ptr,  # see PART
-    "x": Array.READ,  # float32 (n_tokens, n_in)
-    "out": Array.WRITTEN,  # float32 (n_tokens, all rows of the matrix)
+    "x": Array(Use.READ, "n_tokens ."),  # (n_tokens, n_in)
+    "out": Array(Use.WRITTEN, "n_tokens .", step="out_bytes"),  # (n_tokens, all rows of the matrix)
     "n_tokens": i64,
     "out_offset": i64,  # bytes of the rows before this part's
     "out_bytes": i64,  # from one token to the next
-    "activations": Array.LASTING,  # see activations.activation_nbytes; unused where nothing is quantized
-    "strips": Array.LASTING,  # one for each thread
+    "activations": Array(Use.LASTING, dtype=np.uint8),  # see activations.activation_nbytes; unused for floats
+    "strips": Array(Use.LASTING, dtype=np.uint8),  # one for each thread
 }
+TAKE_ROWS = PARAMETERS | {"x": Array(Use.READ, "n_tokens", np.int32)}  # the numbers of rows: a token for each
+SIGNATURES = {"matvec": PARAMETERS, "matmul": PARAMETERS, "take_rows": TAKE_ROWS}
 PART = ("weight", "n_in", "n_out", "group_bytes", "strip_bytes")
 """What is the same for every product with a part of a matrix: int64, in memory that `part` points to."""
 _TASK_BYTES = 1 << 14  # of weights, that one task of a matrix-vector product reads
@@ -119,7 +122,7 @@ def write_matmul(module: Module, isa: InstructionSet, layout: Layout, *, n_digit
     quantizing = (lambda f: divided(f, f["n_tokens"], TOKENS_PER_TASK), quantize)
     operations.add("matvec", PARAMETERS, [quantizing, (matvec_tasks, matvec)], complete)
     operations.add("matmul", PARAMETERS, [quantizing, (matmul_tasks, matmul)], complete)
-    operations.add("take_rows", PARAMETERS, [(lambda f: f["n_tokens"], take_row)], complete)
+    operations.add("take_rows", TAKE_ROWS, [(lambda f: f["n_tokens"], take_row)], complete)
 
 
 @dataclass(frozen=True)

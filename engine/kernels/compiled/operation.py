@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
 from llvmlite import ir as llvm_ir
+from numpy.typing import DTypeLike
 
 from engine.kernels.compiled.ir import Function, Module, Type, Value, i64, ptr
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.team import write_run
 
 
-class Array(Enum):
-    """A parameter that is given as a NumPy array: looking up its data here costs nothing.
-
-    NumPy's C interface promises that the pointer to an array's data follows Python's object header. What an operation
-    does with an array decides whether it can be recorded: see `recording`.
-    """
+class Use(Enum):
+    """What an operation does with an array; it decides whether it can be recorded: see `calls`."""
 
     READ = "read"
     WRITTEN = "written"
     LASTING = "lasting"  # memory that stays where it is: of K/V rows, or scratch memory
     STATE = "state"  # of a recurrent layer, read
     NEXT_STATE = "next_state"  # written; as many of these as of the others
+
+
+@dataclass(frozen=True)
+class Array:
+    """A parameter that is given as a NumPy array: looking up its data here costs nothing.
+
+    NumPy's C interface promises that the pointer to an array's data follows Python's object header. The rest of what
+    an operation relies on is declared here, and checked when Python calls it: see `array_check`.
+    """
+
+    use: Use
+    shape: str = ""  # sizes, apart by spaces: parameters, products of them (n*m), numbers, `.` for any; "" for any
+    dtype: DTypeLike = np.float32
+    step: str | None = None  # parameter: bytes from one item of the first axis to the next, if they may lie apart
+    given: str | None = None  # parameter: 0 where nothing is read
 
 
 Parameters = Mapping[str, Type | Array]

@@ -29,9 +29,7 @@ class Products(ABC):
     """The compiled products with one kind of part."""
 
     def __init__(self, library: Library, team: SpinningTeam, name: str, write: Callable[..., None]) -> None:
-        exports = ["matvec", "matmul", "take_rows"]
-        signatures = dict.fromkeys(exports, matmul.PARAMETERS)
-        self._operations = link_operations(library, f"matmul_{name}", write, signatures)
+        self._operations = link_operations(library, f"matmul_{name}", write, matmul.SIGNATURES)
         self._team = team
         self.n_threads = team.n_threads
         self._activations, self._strips = Scratch(), Scratch()
@@ -59,13 +57,18 @@ class Products(ABC):
             operation = self._operations["matmul"]
             activations = self._activations.of(self.activation_nbytes(n_tokens, part.n_in))
         strips = self._strips.of(part.strips_nbytes)
-        self._team.do(operation, part.address, x, out, n_tokens, part.out_offset, 4 * n_out, activations, strips)
+        self._team.do(
+            operation, part=part.address, x=x, out=out, n_tokens=n_tokens,
+            out_offset=part.out_offset, out_bytes=4 * n_out, activations=activations, strips=strips,
+        )  # fmt: skip
 
     def take_rows(self, part: BoundPart, rows: NDArray[np.int32], out: F32) -> None:
         """Write rows of a part, by their numbers, to out (len(rows), n_in)."""
         strips = self._strips.of(part.strips_nbytes)
-        operation = self._operations["take_rows"]
-        self._team.do(operation, part.address, rows, out, len(rows), 0, 4 * part.n_in, strips, strips)
+        self._team.do(
+            self._operations["take_rows"], part=part.address, x=rows, out=out, n_tokens=len(rows),
+            out_offset=0, out_bytes=4 * part.n_in, activations=strips, strips=strips,
+        )  # fmt: skip
 
 
 class BoundPart:

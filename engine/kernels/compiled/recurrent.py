@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.arrays import F32
 from engine.kernels.compiled import chunks, delta_net, selective_scan, short_conv, ssd, wkv7
+from engine.kernels.compiled.array_check import by_token
 from engine.kernels.compiled.calls import Operation, link_operations
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.library import Library
@@ -37,12 +38,12 @@ class RecurrentKernels(RecurrentReference):
         width = weight.shape[1]
         if width not in short_conv.WIDTHS or n_channel % short_conv.CHANNELS:
             return super().short_conv(x, r, weight, bias=bias, silu=silu)
-        x = _by_token(x)
+        x = by_token(x)
         out, after = np.empty((n_tokens, n_channel), np.float32), np.empty(r.shape, np.float32)
         self._spinning.do(
             self._short_conv[short_conv.name_of(width, silu=silu)],
-            x, r, weight, weight if bias is None else bias, out, after,
-            n_tokens, n_channel, x.strides[0], bias is not None,
+            x=x, r=r, weight=weight, bias=weight if bias is None else bias, out=out, after=after,
+            n_tokens=n_tokens, n_channel=n_channel, x_bytes=x.strides[0], has_bias=bias is not None,
         )  # fmt: skip
         return out, after
 
@@ -63,15 +64,17 @@ class RecurrentKernels(RecurrentReference):
         _, n_head_v, head_dim_v = v.shape
         if not self._fills_registers(head_dim_v, head_dim_k):
             return super().gated_delta_net(q, k, v, alpha=alpha, beta=beta, s=s, a=a, dt_bias=dt_bias, eps=eps)
-        q, k, v, alpha, beta = (_by_token(array) for array in (q, k, v, alpha, beta))
+        q, k, v, alpha, beta = (by_token(array) for array in (q, k, v, alpha, beta))
         out, after = np.empty(v.shape, np.float32), np.empty(s.shape, np.float32)
         n_scratch = delta_net.scratch_floats(head_dim_k, head_dim_v)
         scratch = self._scratch.of(4 * n_scratch * self.n_threads)
         self._spinning.do(
-            self._delta_net["delta_net_step" if n_tokens == 1 else "delta_net"], q, k, v, alpha, beta, s, a, dt_bias,
-            out, after, n_tokens, n_head_k, n_head_v, head_dim_k, head_dim_v,
-            q.strides[0], k.strides[0], v.strides[0], alpha.strides[0], beta.strides[0], eps,
-            scratch, 4 * n_scratch,
+            self._delta_net["delta_net_step" if n_tokens == 1 else "delta_net"],
+            q=q, k=k, v=v, alpha=alpha, beta=beta, s=s, a=a, dt_bias=dt_bias, out=out, after=after,
+            n_tokens=n_tokens, n_head_k=n_head_k, n_head_v=n_head_v, head_dim_k=head_dim_k, head_dim_v=head_dim_v,
+            q_bytes=q.strides[0], k_bytes=k.strides[0], v_bytes=v.strides[0],
+            alpha_bytes=alpha.strides[0], beta_bytes=beta.strides[0], eps=eps,
+            scratch=scratch, scratch_bytes=4 * n_scratch,
         )  # fmt: skip
         return out, after
 
@@ -80,15 +83,17 @@ class RecurrentKernels(RecurrentReference):
         _, n_group, d_state = b.shape
         if not self._fills_registers(head_dim, d_state):
             return super().ssd_scan(x, b, c, dt=dt, s=s, a=a, d=d, dt_bias=dt_bias)
-        x, b, c, dt = (_by_token(array) for array in (x, b, c, dt))
+        x, b, c, dt = (by_token(array) for array in (x, b, c, dt))
         out, after = np.empty(x.shape, np.float32), np.empty(s.shape, np.float32)
         n_scratch = ssd.scratch_floats(head_dim, d_state)
         scratch = self._scratch.of(4 * n_scratch * self.n_threads)
         pairs = self._partial.of(4 * -(-n_tokens // chunks.CHUNK) * n_group * chunks.CHUNK**2)
         self._spinning.do(
-            self._ssd["ssd_step" if n_tokens == 1 else "ssd"], x, b, c, dt, s, a, d, dt_bias, out, after,
-            n_tokens, n_head, n_group, head_dim, d_state,
-            x.strides[0], b.strides[0], c.strides[0], dt.strides[0], pairs, scratch, 4 * n_scratch,
+            self._ssd["ssd_step" if n_tokens == 1 else "ssd"],
+            x=x, b=b, c=c, dt=dt, s=s, a=a, d=d, dt_bias=dt_bias, out=out, after=after,
+            n_tokens=n_tokens, n_head=n_head, n_group=n_group, head_dim=head_dim, d_state=d_state,
+            x_bytes=x.strides[0], b_bytes=b.strides[0], c_bytes=c.strides[0], dt_bytes=dt.strides[0],
+            pairs=pairs, scratch=scratch, scratch_bytes=4 * n_scratch,
         )  # fmt: skip
         return out, after
 
@@ -99,11 +104,12 @@ class RecurrentKernels(RecurrentReference):
         d_state = b.shape[1]
         if n_channel % chunks.ROWS or d_state % chunks.ROWS:
             return super().selective_scan(x, b, c, dt=dt, s=s, a=a, d=d, dt_bias=dt_bias)
-        x, b, c, dt = (_by_token(array) for array in (x, b, c, dt))
+        x, b, c, dt = (by_token(array) for array in (x, b, c, dt))
         out, after = np.empty(x.shape, np.float32), np.empty(s.shape, np.float32)
         self._spinning.do(
-            self._selective_scan, x, b, c, dt, s, a, d, dt_bias, out, after,
-            n_tokens, n_channel, d_state, x.strides[0], b.strides[0], c.strides[0], dt.strides[0],
+            self._selective_scan, x=x, b=b, c=c, dt=dt, s=s, a=a, d=d, dt_bias=dt_bias, out=out, after=after,
+            n_tokens=n_tokens, n_channel=n_channel, d_state=d_state,
+            x_bytes=x.strides[0], b_bytes=b.strides[0], c_bytes=c.strides[0], dt_bytes=dt.strides[0],
         )  # fmt: skip
         return out, after
 
@@ -115,8 +121,8 @@ class RecurrentKernels(RecurrentReference):
         out, after = np.empty(r.shape, np.float32), np.empty(s.shape, np.float32)
         scratch = self._scratch.of(4 * head_dim * self.n_threads)
         self._spinning.do(
-            self._wkv7, r, k, v, log_w, a, b, s, out, after,
-            n_tokens, n_head, head_dim, scratch,
+            self._wkv7, r=r, k=k, v=v, log_w=log_w, a=a, b=b, s=s, out=out, after=after,
+            n_tokens=n_tokens, n_head=n_head, head_dim=head_dim, scratch=scratch,
         )  # fmt: skip
         return out, after
 
@@ -126,8 +132,12 @@ class RecurrentKernels(RecurrentReference):
 
     @cached_property
     def _short_conv(self) -> Mapping[str, Operation]:
-        names = [short_conv.name_of(width, silu=silu) for width in short_conv.WIDTHS for silu in (False, True)]
-        return self._link("short_conv", short_conv.write_short_conv, dict.fromkeys(names, short_conv.PARAMETERS))
+        signatures = {
+            short_conv.name_of(width, silu=silu): short_conv.parameters(width)
+            for width in short_conv.WIDTHS
+            for silu in (False, True)
+        }
+        return self._link("short_conv", short_conv.write_short_conv, signatures)
 
     @cached_property
     def _delta_net(self) -> Mapping[str, Operation]:
@@ -152,8 +162,3 @@ class RecurrentKernels(RecurrentReference):
     ) -> dict[str, Operation]:
         """Return a module's operations by name."""
         return link_operations(self._library, name, write, signatures)
-
-
-def _by_token(x: F32) -> F32:
-    """Return x such that only its tokens may lie apart."""
-    return x if x[0].flags.c_contiguous else np.ascontiguousarray(x)

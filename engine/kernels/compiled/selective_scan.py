@@ -10,19 +10,19 @@ from engine.kernels.compiled import functions
 from engine.kernels.compiled.chunks import ROWS
 from engine.kernels.compiled.ir import Function, Module, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Array, Operations, divided
+from engine.kernels.compiled.operation import Array, Operations, Use, divided
 
 PARAMETERS = {
-    "x": Array.READ,  # (n_tokens, n_channel), tokens x_bytes apart
-    "b": Array.READ,  # (n_tokens, d_state)
-    "c": Array.READ,
-    "dt": Array.READ,  # as x
-    "s": Array.STATE,  # (n_channel, d_state)
-    "a": Array.READ,
-    "d": Array.READ,  # (n_channel,)
-    "dt_bias": Array.READ,
-    "out": Array.WRITTEN,  # as x, contiguous
-    "after": Array.NEXT_STATE,  # as s
+    "x": Array(Use.READ, "n_tokens n_channel", step="x_bytes"),
+    "b": Array(Use.READ, "n_tokens d_state", step="b_bytes"),
+    "c": Array(Use.READ, "n_tokens d_state", step="c_bytes"),
+    "dt": Array(Use.READ, "n_tokens n_channel", step="dt_bytes"),
+    "s": Array(Use.STATE, "n_channel d_state"),
+    "a": Array(Use.READ, "n_channel d_state"),
+    "d": Array(Use.READ, "n_channel"),
+    "dt_bias": Array(Use.READ, "n_channel"),
+    "out": Array(Use.WRITTEN, "n_tokens n_channel"),
+    "after": Array(Use.NEXT_STATE, "n_channel d_state"),
     "n_tokens": i64,
     "n_channel": i64,
     "d_state": i64,

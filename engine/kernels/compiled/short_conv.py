@@ -11,25 +11,29 @@ from functools import partial
 from engine.kernels.compiled import functions
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Array, Operations, divided
+from engine.kernels.compiled.operation import Array, Operations, Parameters, Use, divided
 
 WIDTHS = (3, 4)  # tokens that a convolution sees
 CHANNELS = 8  # their number is a multiple of it
-PARAMETERS = {
-    "x": Array.READ,  # (n_tokens, n_channel), tokens x_bytes apart
-    "r": Array.STATE,  # (n_channel, width - 1)
-    "weight": Array.READ,  # (n_channel, width)
-    "bias": Array.READ,  # (n_channel,), if has_bias
-    "out": Array.WRITTEN,  # (n_tokens, n_channel)
-    "after": Array.NEXT_STATE,  # as r
-    "n_tokens": i64,
-    "n_channel": i64,
-    "x_bytes": i64,
-    "has_bias": i64,
-}
 _STRIPE = 128  # channels of a task
 _LINE = 4 * _STRIPE
 _TYPE = vec(f32, CHANNELS)
+
+
+def parameters(width: int) -> Parameters:
+    """Return the parameters of the operations of a width."""
+    return {
+        "x": Array(Use.READ, "n_tokens n_channel", step="x_bytes"),
+        "r": Array(Use.STATE, f"n_channel {width - 1}"),
+        "weight": Array(Use.READ, f"n_channel {width}"),
+        "bias": Array(Use.READ, "n_channel", given="has_bias"),
+        "out": Array(Use.WRITTEN, "n_tokens n_channel"),
+        "after": Array(Use.NEXT_STATE, f"n_channel {width - 1}"),
+        "n_tokens": i64,
+        "n_channel": i64,
+        "x_bytes": i64,
+        "has_bias": i64,
+    }
 
 
 def name_of(width: int, *, silu: bool) -> str:
@@ -44,7 +48,7 @@ def write_short_conv(module: Module, isa: InstructionSet) -> None:
         for silu in (False, True):
             task = partial(_write_task, width=width, silu=silu)
             operations.add(
-                name_of(width, silu=silu), PARAMETERS, [(lambda f: divided(f, f["n_channel"], _STRIPE), task)]
+                name_of(width, silu=silu), parameters(width), [(lambda f: divided(f, f["n_channel"], _STRIPE), task)]
             )
 
 

@@ -43,12 +43,13 @@ class SpinningTeam:
         for thread in self._threads:
             thread.start()
 
-    def do(self, operation: Operation, *arguments: Any) -> None:
-        """Call an operation."""
+    def do(self, operation: Operation, /, **arguments: Any) -> None:
+        """Call an operation with arguments for all of its parameters; errors are those of `Operation.ordered`."""
+        ordered = operation.ordered(arguments)
         if self._recorder is not None:
-            self._recorder.add(operation, arguments)
+            self._recorder.add(operation, ordered)
         self._wake()
-        operation.call(self.address, *arguments)
+        operation.call(self.address, *ordered)
 
     def replay(self, recording: Recording) -> None:
         """Call all operations of a recording."""

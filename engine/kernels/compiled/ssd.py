@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled import functions
@@ -23,19 +24,19 @@ from engine.kernels.compiled.chunks import (
 )
 from engine.kernels.compiled.ir import Function, Module, Value, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Array, Operations, divided
+from engine.kernels.compiled.operation import Array, Operations, Use, divided
 
 PARAMETERS = {
-    "x": Array.READ,  # (n_tokens, n_head, head_dim), tokens x_bytes apart
-    "b": Array.READ,  # (n_tokens, n_group, d_state)
-    "c": Array.READ,
-    "dt": Array.READ,  # (n_tokens, n_head)
-    "s": Array.STATE,  # (n_head, head_dim, d_state)
-    "a": Array.READ,  # (n_head,)
-    "d": Array.READ,
-    "dt_bias": Array.READ,
-    "out": Array.WRITTEN,  # as x, contiguous
-    "after": Array.NEXT_STATE,  # as s
+    "x": Array(Use.READ, "n_tokens n_head head_dim", step="x_bytes"),
+    "b": Array(Use.READ, "n_tokens n_group d_state", step="b_bytes"),
+    "c": Array(Use.READ, "n_tokens n_group d_state", step="c_bytes"),
+    "dt": Array(Use.READ, "n_tokens n_head", step="dt_bytes"),
+    "s": Array(Use.STATE, "n_head head_dim d_state"),
+    "a": Array(Use.READ, "n_head"),
+    "d": Array(Use.READ, "n_head"),
+    "dt_bias": Array(Use.READ, "n_head"),
+    "out": Array(Use.WRITTEN, "n_tokens n_head head_dim"),
+    "after": Array(Use.NEXT_STATE, "n_head head_dim d_state"),
     "n_tokens": i64,
     "n_head": i64,
     "n_group": i64,
@@ -45,8 +46,8 @@ PARAMETERS = {
     "b_bytes": i64,
     "c_bytes": i64,
     "dt_bytes": i64,
-    "pairs": Array.LASTING,  # of tokens: (chunks, groups, CHUNK, CHUNK); unused for a single token
-    "scratch": Array.LASTING,  # scratch_floats for each thread
+    "pairs": Array(Use.LASTING, dtype=np.uint8),  # of tokens: (chunks, groups, CHUNK, CHUNK); unused for a single token
+    "scratch": Array(Use.LASTING, dtype=np.uint8),  # scratch_floats for each thread
     "scratch_bytes": i64,
 }
 _TYPE = vec(f32, ROWS)

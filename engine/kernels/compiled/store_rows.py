@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from engine.kernels.compiled.elementwise import ROWS_PER_TASK, by_rows, in_registers
 from engine.kernels.compiled.ir import Function, Module, Type, Value, f16, f32, i8, i32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Array, Operations, divided
-from engine.kernels.kv_types import BLOCK_SIZE, Q4_0, Q8_0, RowSpan
+from engine.kernels.compiled.operation import Array, Count, Operations, Parameters, Task, Use, divided
+from engine.kernels.kv_types import BLOCK_SIZE, KV_TYPES, Q4_0, Q8_0, RowSpan
 
-PARAMETERS = {
-    "x": Array.READ,  # float32 (n_rows, n), rows x_bytes apart
-    "rows": Array.LASTING,  # the buffer, rows rows_bytes apart
-    "span": Array.LASTING,  # its last rows are written, see kv_types.RowSpan
-    "n_rows": i64,
-    "n": i64,
-    "x_bytes": i64,
-    "rows_bytes": i64,
-}
 _LANES = 8
 _TYPE = vec(f32, _LANES)
 _INTEGERS = vec(i32, _LANES)
 _SMALLEST = 2.0**-126  # normal number
 
 Convert = Callable[[Function, Value, Value], None]  # writes the conversion of f["n"] values, from the first address
+
+
+def parameters(kv_type: str) -> Parameters:
+    """Return the parameters of the operation for a K/V type."""
+    return {
+        "x": Array(Use.READ, "n_rows n_head_kv head_dim", step="x_bytes"),
+        "rows": Array(Use.LASTING, ". n_head_kv .", KV_TYPES[kv_type], step="rows_bytes"),  # the buffer
+        "span": Array(Use.LASTING, "3", np.int64),  # its last rows are written, see kv_types.RowSpan
+        "n_rows": i64,
+        "n_head_kv": i64,
+        "head_dim": i64,
+        "x_bytes": i64,
+        "rows_bytes": i64,
+    }
 
 
 def write_store_rows(module: Module, isa: InstructionSet) -> None:
@@ -41,12 +48,13 @@ def write_store_rows(module: Module, isa: InstructionSet) -> None:
         def store(f: Function, convert: Convert = convert) -> None:
             by_rows(f, lambda row: convert(f, f["x"] + row * f["x_bytes"], f["rows"] + row * f["rows_bytes"]))
 
-        operations.add(name, PARAMETERS, [(lambda f: divided(f, f["n_rows"], ROWS_PER_TASK), store)], _last_rows)
+        phases: list[tuple[Count, Task]] = [(lambda f: divided(f, f["n_rows"], ROWS_PER_TASK), store)]
+        operations.add(name, parameters(name), phases, _last_rows)
 
 
 def _last_rows(f: Function) -> dict[str, Value]:
     end = f.load(i64, f["span"] + RowSpan.END, align=8)
-    return {"rows": f["rows"] + (end - f["n_rows"]) * f["rows_bytes"]}
+    return {"rows": f["rows"] + (end - f["n_rows"]) * f["rows_bytes"], "n": f["n_head_kv"] * f["head_dim"]}
 
 
 def _convert(f: Function, isa: InstructionSet, x: Value, out: Value, type_: Type) -> None:

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 from llvmlite import ir as llvm_ir
 
 from engine.kernels.compiled import functions
 from engine.kernels.compiled.chunks import ROWS, write_multiply_rows
 from engine.kernels.compiled.ir import Function, Module, f32, i64, vec
 from engine.kernels.compiled.isa import InstructionSet
-from engine.kernels.compiled.operation import Array, Operations
+from engine.kernels.compiled.operation import Array, Operations, Use
 
 PARAMETERS = {
-    **dict.fromkeys(("r", "k", "v", "log_w", "a", "b"), Array.READ),  # (n_tokens, n_head, head_dim), contiguous
-    "s": Array.STATE,  # (n_head, head_dim, head_dim)
-    "out": Array.WRITTEN,  # as r
-    "after": Array.NEXT_STATE,  # as s
+    **dict.fromkeys(("r", "k", "v", "log_w", "a", "b"), Array(Use.READ, "n_tokens n_head head_dim")),
+    "s": Array(Use.STATE, "n_head head_dim head_dim"),
+    "out": Array(Use.WRITTEN, "n_tokens n_head head_dim"),
+    "after": Array(Use.NEXT_STATE, "n_head head_dim head_dim"),
     "n_tokens": i64,
     "n_head": i64,
     "head_dim": i64,
-    "scratch": Array.LASTING,  # head_dim float32 values for each thread
+    "scratch": Array(Use.LASTING, dtype=np.uint8),  # head_dim float32 values for each thread
 }
 _TYPE = vec(f32, ROWS)
 
