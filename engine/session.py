@@ -231,16 +231,24 @@ class Session:
     # --- in the engine's thread ------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (waiting := self._queue.take()) is not None:
-            self._running = waiting.job
-            try:
-                waiting.run(waiting.job)
-            except Exception as error:  # the thread's edge: nothing passes it
-                self._fail(waiting.job, error)
-            finally:
-                self._running = None
+        while self._serve_once():
+            pass
         with suppress(Exception):  # it can be made again
             self._donors.close()
+
+    def _serve_once(self) -> bool:
+        """Run the next job, which nobody holds on to then, nor what it used; False at the end."""
+        waiting = self._queue.take()
+        if waiting is None:
+            return False
+        self._running = waiting.job
+        try:
+            waiting.run(waiting.job)
+        except Exception as error:  # the thread's edge: nothing passes it
+            self._fail(waiting.job, error)
+        finally:
+            self._running = None
+        return True
 
     def _load(self, job: Job, path: Path, settings: EngineSettings) -> None:
         started = time.perf_counter()

@@ -62,8 +62,12 @@ class ThreadTeam:
         work.share()
         for _ in range(helpers):
             work.done.acquire()
-        if work.error is not None:
-            raise work.error
+        error, work.error = work.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # which knows this frame, and so itself
 
     def close(self) -> None:
         """End the threads; the team runs tasks in the caller's thread from then on."""
@@ -74,6 +78,13 @@ class ThreadTeam:
         self._threads, self.n_threads = [], 1
 
     def _serve(self) -> None:
-        while (work := self._queue.get()) is not None:
+        while self._serve_once():
+            pass
+
+    def _serve_once(self) -> bool:
+        """Do the next piece of work, which nobody holds on to then; False at the end."""
+        work = self._queue.get()
+        if work is not None:
             work.share()
             work.done.release()
+        return work is not None

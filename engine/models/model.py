@@ -38,7 +38,7 @@ class Model:
         self._blocks = tuple(blocks)
         self._output_norm = output_norm
         self._output = output
-        self._single_tokens = SingleTokens(self._evaluate)
+        self._single_tokens = SingleTokens()
         self._embedding_scale = np.float32(embedding_scale)
         self._logit_scale = np.float32(logit_scale)
         self._logit_softcap = None if logit_softcap is None else np.float32(logit_softcap)
@@ -66,7 +66,7 @@ class Model:
             x = self.kernels.take_rows(self._token_embd, token_ids) * self._embedding_scale
             if ubatch.n_tokens == 1:
                 # all that a recurrent layer keeps of the last token has a part in its output
-                return _finite(self._single_tokens.evaluate(x, ubatch, between_layers))
+                return _finite(self._single_tokens.evaluate(self._evaluate, x, ubatch, between_layers))
             hidden = _finite(self._evaluate(x, ubatch, between_layers))
             for state in memory.states.values():
                 _finite(state.r)

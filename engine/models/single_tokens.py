@@ -27,15 +27,17 @@ class SingleTokens:
     kept where the recorded operations find them.
     """
 
-    def __init__(self, evaluate: Evaluate) -> None:
-        self._evaluate = evaluate
+    def __init__(self) -> None:
         self._steps: WeakKeyDictionary[Memory, _Step] = WeakKeyDictionary()
         self._ropes: tuple[Rope, ...] | None = None  # that the layers ask for; unknown before the first pass
 
-    def evaluate(self, x: F32, ubatch: Ubatch, between_layers: Callable[[], None]) -> F32:
-        """Return the hidden state (1, n_embd) for the embedding x of the token in a ubatch."""
+    def evaluate(self, evaluate: Evaluate, x: F32, ubatch: Ubatch, between_layers: Callable[[], None]) -> F32:
+        """Return the hidden state (1, n_embd) for the embedding x of the token in a ubatch; `evaluate` computes it.
+
+        That is a model's: kept here, it would keep the model, which keeps this.
+        """
         if self._ropes is None:
-            hidden = self._evaluate(x, ubatch, between_layers)
+            hidden = evaluate(x, ubatch, between_layers)
             self._ropes = tuple(ubatch.tables)
             return hidden
         step = self._steps.get(ubatch.memory)
@@ -47,8 +49,8 @@ class SingleTokens:
             between_layers()
             return step.repeat(ubatch.memory)
         if step.can_be_recorded:
-            return step.record(self._evaluate, ubatch, between_layers)
-        return self._evaluate(x, ubatch, between_layers)
+            return step.record(evaluate, ubatch, between_layers)
+        return evaluate(x, ubatch, between_layers)
 
 
 class _Step:
