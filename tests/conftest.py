@@ -33,6 +33,17 @@ LONG = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--walk-steps", type=int, default=2500, help="steps of the random walks over each kind of memory")
 
+    parser.addoption("--instruction-set", help="the double that stands in for the fastest kernels")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a double stand in, if one is named; see tests/instruction_sets.py."""
+    if name := config.getoption("--instruction-set"):
+        os.environ["DORMOUSE_TEST_INSTRUCTION_SET"] = name
+        from tests.instruction_sets import stand_in  # noqa: PLC0415 - loads the compiler
+
+        stand_in()
+
 
 @pytest.fixture(scope="session")
 def walk_steps(pytestconfig: pytest.Config) -> int:

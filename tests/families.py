@@ -10,6 +10,7 @@ from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
 from engine.slot.transcript import Transcript
+from tests.instruction_sets import stand_in
 
 SETTINGS = TurnSettings(SamplingParameters(temperature=0), max_tokens=4)
 ENGINE = EngineSettings(n_ubatch=32)
@@ -95,6 +96,7 @@ def go_on(chat: Chat) -> dict[str, Said]:
 
 def wake_and_go_on(model: Path, slot: Path) -> dict[str, Said]:
     """Do `go_on` with a conversation that another process began."""
+    stand_in()
     client = Client(kernels=None, n_threads=1, warn=_refuse)
     client.wait(client.session.load_model(model, ENGINE))
     chat = Chat(client, slot)

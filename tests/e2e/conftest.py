@@ -40,7 +40,7 @@ class Run:
 
 def run_cli(*arguments: object, stdin: str = "") -> Run:
     """Run `dormouse-cli` in a process of its own."""
-    command = [sys.executable, "-m", "engine.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.e2e.cli", *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONFAULTHANDLER": "1"}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment) as process:

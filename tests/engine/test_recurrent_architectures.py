@@ -10,17 +10,18 @@ import pytest
 from engine.arrays import F32
 from engine.errors import FormatError
 from engine.formats.gguf import open_gguf
-from engine.kernels import Kernels, load_kernels
+from engine.kernels import Kernels
 from engine.memory import AttentionRows, RecurrentState
 from engine.models import Model, load_model
+from tests.instruction_sets import FASTEST_AND_DOUBLES, make_kernels
 from tests.models.agreement import difference, token_ids
 from tests.models.recurrent import MODELS
 from tests.peer import Peer
 
 
-@pytest.fixture(scope="module", name="kernels")
-def _kernels() -> Iterator[Kernels]:
-    kernels = load_kernels(n_threads=2)
+@pytest.fixture(scope="module", params=FASTEST_AND_DOUBLES, name="kernels")
+def _kernels(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Kernels]:
+    kernels = make_kernels(request.param, n_threads=2, cache_folder=kernel_cache)
     yield kernels
     kernels.close()
 
@@ -38,9 +39,11 @@ def test_log_probabilities_agree(name: str, kernels: Kernels, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_number_of_threads_does_not_change_a_bit(name: str, kernels: Kernels, tmp_path: Path) -> None:
+def test_the_number_of_threads_does_not_change_a_bit(
+    name: str, kernels: Kernels, kernel_cache: Path, tmp_path: Path
+) -> None:
     path = MODELS[name]().write(tmp_path / "tiny.gguf")
-    alone = load_kernels(n_threads=1)
+    alone = make_kernels(kernels.name, n_threads=1, cache_folder=kernel_cache)
     ids, results = token_ids(), []
     for some in (alone, kernels):
         model = load(path, some)

@@ -8,22 +8,17 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.arrays import F32
-from engine.kernels import Kernels, load_kernels
-from engine.kernels.choice import runnable
+from engine.kernels import Kernels
+from tests.instruction_sets import ALL, make_kernels
 
 F64 = NDArray[np.float64]
 Results = tuple[NDArray[np.floating], NDArray[np.floating]]
 N_TOKENS = 150  # more than two chunks
 
 
-@pytest.fixture(scope="module", name="cache_folder")
-def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(scope="module", params=runnable(), name="kernels")
-def _kernels(request: pytest.FixtureRequest, cache_folder: Path) -> Iterator[Kernels]:
-    kernels = load_kernels(request.param, n_threads=2, cache_folder=cache_folder)
+@pytest.fixture(scope="module", params=ALL, name="kernels")
+def _kernels(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Kernels]:
+    kernels = make_kernels(request.param, n_threads=2, cache_folder=kernel_cache)
     yield kernels
     kernels.close()
 
@@ -211,8 +206,8 @@ def test_any_split_into_ubatches_gives_the_same(case: Case, kernels: Kernels, si
     np.testing.assert_allclose(state, expected_state, rtol=1e-3, atol=1e-4)
 
 
-def test_the_number_of_threads_does_not_change_a_bit(case: Case, kernels: Kernels, cache_folder: Path) -> None:
-    alone = load_kernels(kernels.name, n_threads=1, cache_folder=cache_folder)
+def test_the_number_of_threads_does_not_change_a_bit(case: Case, kernels: Kernels, kernel_cache: Path) -> None:
+    alone = make_kernels(kernels.name, n_threads=1, cache_folder=kernel_cache)
     for n_tokens in (1, N_TOKENS):
         for one, many in zip(case.run(alone, stop=n_tokens), case.run(kernels, stop=n_tokens), strict=True):
             assert np.array_equal(one, many)

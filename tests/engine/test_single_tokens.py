@@ -18,11 +18,12 @@ from xxhash import xxh3_64, xxh3_64_hexdigest
 
 from engine.arrays import F32
 from engine.formats.gguf import open_gguf
-from engine.kernels import Kernels, load_kernels
+from engine.kernels import Kernels
 from engine.kernels.interface import Repeat
 from engine.kernels.kv_types import BLOCK_SIZE, KV_TYPES
 from engine.memory import AttentionRows, RowChunk
 from engine.models import Model, load_model
+from tests.instruction_sets import COMPILED, DOUBLES, FASTEST_AND_DOUBLES, make_kernels
 from tests.models import full_attention, recurrent, windowed
 from tests.models.tiny import N_VOCAB
 
@@ -33,8 +34,8 @@ N = 40  # tokens that are decoded
 
 
 @pytest.fixture(scope="module", name="kernels")
-def _kernels(kernel_cache: Path) -> Iterator[Kernels]:
-    kernels = load_kernels(n_threads=2, cache_folder=kernel_cache)
+def _kernels(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Kernels]:
+    kernels = make_kernels(getattr(request, "param", COMPILED[0]), n_threads=1, cache_folder=kernel_cache)
     yield kernels
     kernels.close()
 
@@ -222,6 +223,18 @@ def _repeatable(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> list[bool]
     return noted
 
 
+@pytest.mark.parametrize("kernels", DOUBLES, indirect=True)
+@pytest.mark.parametrize("name", RECORDED)
+def test_neither_does_it_with_other_registers(
+    name: str, kernels: Kernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = load(name, kernels, tmp_path)
+    recorded = [gone(path, model, "f16") for path in PATHS]
+    unrecorded(monkeypatch, kernels)
+    assert recorded == [gone(path, model, "f16") for path in PATHS]
+
+
+@pytest.mark.parametrize("kernels", FASTEST_AND_DOUBLES, indirect=True)
 @pytest.mark.parametrize("name", RECORDED)
 def test_one_recording_serves_until_rows_move(
     name: str, kernels: Kernels, repeatable: list[bool], tmp_path: Path

@@ -36,7 +36,7 @@ class ArrayCheck:
             raise ValueError(f"{self._what} has the shape {array.shape}, not ({declared.shape})")
         if not array.size:
             return
-        if not (array.flags.c_contiguous if declared.step is None else _is_contiguous_inside(array)):
+        if not (array.flags.c_contiguous if declared.step is None else is_contiguous_inside(array)):
             raise ValueError(f"{self._what} does not lie in one piece")
         if declared.step is not None and array.strides[0] != arguments[declared.step]:
             raise ValueError(f"{self._what} has a step of {array.strides[0]}, not {declared.step} bytes")
@@ -57,10 +57,10 @@ def _parse(size: str) -> list[int | str] | None:
 
 def by_token(x: NDArray[Any]) -> NDArray[Any]:
     """Return x such that each item of its first axis lies in one piece; copied if need be."""
-    return x if x.flags.c_contiguous or _is_contiguous_inside(x) else np.ascontiguousarray(x)
+    return x if x.flags.c_contiguous or is_contiguous_inside(x) else np.ascontiguousarray(x)
 
 
-def _is_contiguous_inside(array: NDArray[Any]) -> bool:
+def is_contiguous_inside(array: NDArray[Any]) -> bool:
     """Whether each item of the first axis lies in one piece."""
     expected = array.itemsize
     for size, stride in zip(array.shape[:0:-1], array.strides[:0:-1], strict=True):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.arrays import F32
 from engine.kernels.compiled import attention, decode_attention, elementwise, store_rows
-from engine.kernels.compiled.array_check import by_token
+from engine.kernels.compiled.array_check import by_token, is_contiguous_inside
 from engine.kernels.compiled.calls import Operation, Recorder, Recording
 from engine.kernels.compiled.isa import InstructionSet
 from engine.kernels.compiled.library import Compiling, Library
@@ -266,4 +266,6 @@ def _name_of(kv_type: np.dtype[Any]) -> str:
 
 def _by_head(x: F32) -> F32:
     """Return x (…, n) with three axes, of which only the first may have gaps; copied if need be."""
-    return by_token(x if x.ndim == 3 else x.reshape(-1, 1, x.shape[-1]))
+    if x.ndim == 3 and is_contiguous_inside(x):
+        return x
+    return by_token(x.reshape(-1, 1, x.shape[-1]))  # heads that lie evenly apart need not be copied

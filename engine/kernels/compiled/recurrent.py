@@ -62,7 +62,7 @@ class RecurrentKernels(RecurrentReference):
     ) -> tuple[F32, F32]:
         n_tokens, n_head_k, head_dim_k = q.shape
         _, n_head_v, head_dim_v = v.shape
-        if not self._fills_registers(head_dim_v, head_dim_k):
+        if not self._fills_registers(head_dim_v, head_dim_k, n_tokens):
             return super().gated_delta_net(q, k, v, alpha=alpha, beta=beta, s=s, a=a, dt_bias=dt_bias, eps=eps)
         q, k, v, alpha, beta = (by_token(array) for array in (q, k, v, alpha, beta))
         out, after = np.empty(v.shape, np.float32), np.empty(s.shape, np.float32)
@@ -81,7 +81,7 @@ class RecurrentKernels(RecurrentReference):
     def ssd_scan(self, x: F32, b: F32, c: F32, *, dt: F32, s: F32, a: F32, d: F32, dt_bias: F32) -> tuple[F32, F32]:
         n_tokens, n_head, head_dim = x.shape
         _, n_group, d_state = b.shape
-        if not self._fills_registers(head_dim, d_state):
+        if not self._fills_registers(head_dim, d_state, n_tokens):
             return super().ssd_scan(x, b, c, dt=dt, s=s, a=a, d=d, dt_bias=dt_bias)
         x, b, c, dt = (by_token(array) for array in (x, b, c, dt))
         out, after = np.empty(x.shape, np.float32), np.empty(s.shape, np.float32)
@@ -126,9 +126,13 @@ class RecurrentKernels(RecurrentReference):
         )  # fmt: skip
         return out, after
 
-    def _fills_registers(self, n_rows: int, n: int) -> bool:
-        """Whether the states (n_rows, n) of heads are of sizes that the operations can do."""
-        return n_rows % chunks.product_width(self.isa) == 0 and n % chunks.ROWS == 0
+    def _fills_registers(self, n_rows: int, n: int, n_tokens: int) -> bool:
+        """Whether the states (n_rows, n) of heads are of sizes that the operations can do.
+
+        Products are as wide as an instruction set has it, but a single token needs none.
+        """
+        width = chunks.ROWS if n_tokens == 1 else chunks.product_width(self.isa)
+        return n_rows % width == 0 and n % chunks.ROWS == 0
 
     @cached_property
     def _short_conv(self) -> Mapping[str, Operation]:
