@@ -19,6 +19,7 @@ from app.private_file import write_private
 from engine.errors import DormouseError, SlotBusyError
 from engine.paths import cache_folder
 from engine.slot.file.failures import DamagedError
+from engine.slot.file.replacing import companions
 from engine.slot.file.slot_file import SlotFile
 
 _CACHE_NAME = "titles.json"
@@ -109,7 +110,8 @@ class Library:
         target = Path(path)
         try:
             target.unlink(missing_ok=True)
-            target.with_name(f"{target.name}-journal").unlink(missing_ok=True)
+            for companion in companions(target):
+                companion.unlink(missing_ok=True)
         except OSError as error:
             raise DormouseError(f"{target} can't be deleted: {error.strerror}.") from error
         self._noted.discard(str(path))

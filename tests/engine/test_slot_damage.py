@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import SlotBusyError, SlotFileError
+from engine.errors import SlotFileError
 from engine.slot.file.inspect import inspect, render
 from engine.slot.file.schema import PAGE_SIZE
 from engine.slot.file.slot_file import SlotFile
@@ -301,58 +301,3 @@ def test_save_copy(path: Path, whole: Contents) -> None:
     with SlotFile.open(copy) as slot_file:
         assert read_all(slot_file) == whole
     assert {file.name for file in path.parent.glob("*slot*")} == {"chat.slot", "copy.slot"}
-
-
-def make_hot_journal(path: Path) -> None:
-    """Leave a file as a process leaves it that was killed in the middle of a commit."""
-    with SlotFile.open(path) as slot_file:
-        connection = slot_file._connection
-        connection.execute("PRAGMA cache_size=1")
-        connection.execute("PRAGMA cache_spill=1")
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE message SET text = text || 'x'")
-        for table in ("rows", "log"):
-            connection.execute(f"UPDATE {table} SET xxh3 = 0")
-        files = {name: Path(name).read_bytes() for name in (f"{path}", f"{path}-journal")}
-        connection.execute("ROLLBACK")
-    for name, data in files.items():
-        Path(name).write_bytes(data)
-
-
-def test_an_old_journal_does_not_reach_what_takes_the_files_place(path: Path, whole: Contents) -> None:
-    other = path.with_name("other.slot")
-    write_conversation(other)
-    run(other, "DELETE FROM log")
-    make_hot_journal(other)
-    assert other.with_name("other.slot-journal").stat().st_size > 0
-    with SlotFile.open(path) as slot_file:
-        slot_file.save_copy(other)
-    assert not other.with_name("other.slot-journal").exists()
-    with SlotFile.open(other) as copy:
-        assert read_all(copy) == whole
-    assert verify(other) == []
-
-
-def test_a_journal_without_its_file_does_not_reach_a_new_one(path: Path, whole: Contents) -> None:
-    other = path.with_name("other.slot")
-    write_conversation(other)
-    make_hot_journal(other)
-    other.unlink()
-    with SlotFile.open(path) as slot_file:
-        slot_file.save_copy(other)
-    with SlotFile.open(other) as copy:
-        assert read_all(copy) == whole
-
-
-def test_a_copy_over_a_file_that_is_open_is_refused(path: Path) -> None:
-    other = path.with_name("other.slot")
-    with SlotFile.create(other) as opened:
-        opened.add_message(None, "user", "Hello", created=1)
-        with SlotFile.open(path) as slot_file, pytest.raises(SlotBusyError, match="close it there first"):
-            slot_file.save_copy(other)
-        opened.add_message(None, "user", "Hello again", created=1)
-    with SlotFile.open(other) as opened:
-        assert [message.text for message in opened.messages()] == ["Hello", "Hello again"]
-    with SlotFile.open(path) as slot_file:
-        slot_file.save_copy(other)
-    assert verify(other) == []

@@ -18,7 +18,7 @@ from pathlib import Path
 from engine.errors import SlotFileError
 from engine.slot.file.disk import create_private, require_space, sync, temporary_beside
 from engine.slot.file.failures import DamagedError, told
-from engine.slot.file.replacing import move_journals
+from engine.slot.file.replacing import put_in_place
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.records import LogEntry
 
@@ -61,12 +61,12 @@ def open_repaired(path: Path | str) -> SlotFile:
         except SlotFileError as error:
             slot_file.notes = [*slot_file.notes, str(error)]
             return slot_file
+        slot_file.close()  # which deletes a journal of that name: the fresh file must not have one yet
         fresh = SlotFile.open(path)
     except BaseException:
         slot_file.close()
         raise
     fresh.notes = [*slot_file.notes, str(repaired)]
-    slot_file.close()
     return fresh
 
 
@@ -93,9 +93,7 @@ def repair_open(damaged: SlotFile) -> Repaired | None:
                 fresh.append_log(LogEntry(time.time(), "repair", {"damage": list(damage), "kept": kept.name}))
             sync(temporary)
             _keep(path, kept)
-            move_journals(path, kept)
-            temporary.replace(path)
-            sync(path.parent)
+            put_in_place(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

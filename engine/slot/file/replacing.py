@@ -1,53 +1,67 @@
-"""Putting one file in the place of another that may be a slot file, with journals of its own beside it."""
+"""Putting a new file in the place of another one, with which everything goes that SQLite keeps beside it.
+
+What an interrupted write left beside a file is written into whatever bears the file's name when SQLite opens that next.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.errors import SlotBusyError
+from engine.slot.file.disk import sync
 
-_JOURNALS = ("-journal", "-wal", "-shm")
-_BUSY_SECONDS = 0.5
+_BUSY_SECONDS = 0.5  # somebody may be looking at it just now
+_SUFFIXES = ("-journal", "-wal", "-shm")
+
+
+def companions(path: Path) -> list[Path]:
+    """Return what may be beside a database and belongs to it."""
+    return [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
 
 
 @contextmanager
-def taking_the_place_of(path: Path) -> Iterator[None]:
-    """Keep everybody else out of the file at `path`, if there is one, while what shall replace it is made.
+def held(path: Path) -> Iterator[None]:
+    """Have the file `path`, if there is one, to oneself. What a crash left unfinished in it is taken back.
 
-    Raises SlotBusyError if somebody has it open. The lock is SQLite's: looking at a file in any other way would give up
-    those that this process has on it.
+    Raises SlotBusyError if it is open elsewhere, in this process too. SQLite is asked because it alone may touch the
+    file: closing a file opened in any other way gives up all locks that this process has on it.
     """
-    with closing(_locked(path)) if path.is_file() else nullcontext():
-        yield
-
-
-def move_journals(path: Path, to: Path | None) -> None:
-    """Have a file's journals go where it goes, or go altogether: they would be rolled into what takes its place."""
-    for suffix in _JOURNALS:
-        journal = path.with_name(path.name + suffix)
-        with suppress(FileNotFoundError):
-            if to is None:
-                journal.unlink()
-            else:
-                journal.replace(to.with_name(to.name + suffix))
-
-
-def _locked(path: Path) -> sqlite3.Connection:
-    """Return a connection that has the file for itself; one that does nothing if it is no database."""
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
-    )
+    holding: sqlite3.Connection | None = None
+    if path.is_file():
+        # what SQLite can't open, or read, is no slot file that anybody can have open
+        with suppress(sqlite3.Error):
+            uri = f"{path.absolute().as_uri()}?mode=rw"
+            holding = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
     try:
-        connection.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            connection.close()
+        if holding is not None:
+            _lock(holding, path)
+        yield
+    finally:
+        if holding is not None:
+            holding.close()
+
+
+def put_in_place(new: Path, path: Path) -> None:
+    """Give a file that has reached the disk the name `path`, in place of what has it now; raises OSError."""
+    if path.is_file() or not path.exists():
+        left = [companion for companion in companions(path) if companion.is_file()]
+        for companion in left:
+            companion.unlink()
+        if left:
+            sync(path.parent)  # they must be gone before the new file is there
+    new.replace(path)
+    sync(path.parent)
+
+
+def _lock(holding: sqlite3.Connection, path: Path) -> None:
+    try:
+        holding.execute("BEGIN EXCLUSIVE")
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise SlotBusyError(
-                f"{path} is open in another Dormouse window or process; close it there first."
-            ) from None
-    except sqlite3.DatabaseError:
-        pass  # nothing that anybody could have open
-    return connection
+                f"{path} is open, here or in another Dormouse, so it can't be replaced: choose another name, "
+                "or close it first."
+            ) from error

@@ -11,7 +11,7 @@ from engine.slot.file import mapping
 from engine.slot.file.connection import Connection
 from engine.slot.file.disk import create_private, sync, temporary_beside
 from engine.slot.file.failures import DamagedError, UnfinishedError, told
-from engine.slot.file.replacing import move_journals, taking_the_place_of
+from engine.slot.file.replacing import held, put_in_place
 from engine.slot.file.schema import TABLES, layout_version
 from engine.slot.file.state_tables import StateTables
 from engine.slot.file.transcript_tables import TranscriptTables
@@ -145,18 +145,16 @@ class SlotFile(TranscriptTables, StateTables):
         with told(str(path)):
             if self._connection.path and path.exists() and path.samefile(self._connection.path):
                 raise SlotFileError(f"{path} can't be a copy of itself.")
-            with taking_the_place_of(path):
+            with held(path):
                 temporary = temporary_beside(path)
                 create_private(temporary)
                 try:
                     self._copy_into(temporary, name=str(path))
                     sync(temporary)
-                    move_journals(path, None)
-                    temporary.replace(path)
+                    put_in_place(temporary, path)
                 except BaseException:
                     temporary.unlink(missing_ok=True)
                     raise
-            sync(path.parent)
 
     def _copy_into(self, path: Path, *, name: str) -> None:
         if not self.has_losses:

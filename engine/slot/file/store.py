@@ -125,8 +125,8 @@ class Store:
         def replace(slot_file: SlotFile) -> Repaired | None:
             repaired = repair_open(slot_file)
             if repaired is not None and slot_file.path is not None:
+                slot_file.close()  # which deletes a journal of that name: the fresh file must not have one yet
                 self._slot_file = SlotFile.open(slot_file.path)
-                slot_file.close()
                 self._failure = None
             return repaired
 
