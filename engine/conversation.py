@@ -29,7 +29,6 @@ from engine.slot.transcript import Transcript
 from engine.tokenizer.prompt import RenderedPrompt, TemplateMessage
 from engine.version import VERSION
 
-_TOKENS_AROUND = 64  # that a template may write for each message, and once more
 _NOT_RECOGNIZED = (
     "What the model remembered of this conversation was stored by an older version of Dormouse, which did not note all "
     "that shapes a model. Whether it fits can't be told, so the model reads the conversation again, once."
@@ -344,19 +343,24 @@ def _render(
 
 
 def _check_room(contents: Sequence[Content], turn: PendingTurn, runtime: Runtime) -> None:
-    """Raise ContextFullError where a turn can't fit; its prompt is rendered only if it might not.
+    """Raise ContextFullError where a turn can't fit, whatever the template makes of it.
 
-    No tokenizer makes more tokens than there are bytes, and no template writes many around a message. What else goes
-    wrong here is found out when the turn is answered.
+    What people wrote is counted: templates add to that, and leave none of it out. The template itself is not asked, as
+    it is a program of the model's maker, and nothing may keep words from being saved. What does not fit by what it adds
+    is found out when the turn is answered, and taken back then.
     """
-    n_most = sum(len(message.text.encode()) + _TOKENS_AROUND for message in turn.path) + _TOKENS_AROUND
-    if n_most < runtime.n_ctx:
+    ours = [message for message in turn.path if message.role in ("user", "system")]
+    if sum(len(message.text.encode()) + 1 for message in ours) < runtime.n_ctx:  # a token has a byte at least
         return
-    try:
-        prompt, _ = _render(turn.path, contents, runtime, add_generation_prompt=True)
-    except Exception:
-        return
-    check_fits(len(prompt.token_ids), runtime.n_ctx)
+    digest = runtime.tokenizer.digest
+    stored = {content.message: len(content.token_ids) for content in contents if content.tokenizer == digest}
+    n = sum(
+        stored[message.id]
+        if message.id in stored
+        else len(runtime.tokenizer.encode(message.text.strip(), parse_special=False))
+        for message in ours
+    )
+    check_fits(n, runtime.n_ctx, at_least=True)
 
 
 def read_transcript(file: SlotFile) -> Transcript:

@@ -83,11 +83,12 @@ class Limits:
     checkpoint_interval: int = 512
 
 
-def check_fits(n_prompt: int, n_ctx: int) -> None:
-    """Raise ContextFullError unless a prompt of so many tokens, and one token more, fit into the context."""
+def check_fits(n_prompt: int, n_ctx: int, *, at_least: bool = False) -> None:
+    """Raise ContextFullError unless a prompt of so many tokens, or `at_least` as many, and one more fit."""
     if n_prompt >= n_ctx:
+        length = f"{'at least ' if at_least else ''}{n_prompt:,} tokens long"
         raise ContextFullError(
-            f"The conversation is {n_prompt:,} tokens long with this message, and the context holds {n_ctx:,}: "
+            f"The conversation is {length} with this message, and the context holds {n_ctx:,}: "
             "shorten the message, go back to an earlier one, or set a larger context."
         )
 

@@ -38,7 +38,7 @@ def test_a_message_longer_than_the_context_is_refused_and_not_stored(tiny_llama:
     file, long = tmp_path / "a.slot", "word " * 300
     sentence = refused(run_cli("chat", "--model", tiny_llama, "--slot", file, "--n-ctx", 200, "--prompt", long))
     assert "200" in sentence
-    assert "1,222" in sentence  # a token for each letter, and the template's
+    assert "at least 1,2" in sentence  # a token for each letter
     assert users(file) == []
     options = ("--model", tiny_llama, "--slot", file, "--n-ctx", 200, *GREEDY)
     assert run_cli("chat", *options, "--prompt", "Hi.").status == 0

@@ -145,8 +145,8 @@ def test_an_empty_reply_leaves_the_prompt_as_it_is(model: Any, open_slot: Callab
 def test_a_context_that_is_full(model: Any, open_slot: Callable[[], Slot]) -> None:
     slot, limits = open_slot(), Limits(n_ctx=20, n_ubatch=N_UBATCH)
     with pytest.raises(ContextFullError, match="20 tokens long"):
-        check_fits(prompt_of(20), limits)
-    check_fits(prompt_of(19), limits)
+        check_fits(20, limits.n_ctx)
+    check_fits(19, limits.n_ctx)
     read(slot, prompt_of(19))
     assert [type(step) for step in write(model, slot, limits=limits)] == [Sampled, Ended]
     assert slot.n_tokens == 19

@@ -34,6 +34,7 @@ def write(path: Path, *runs: tuple[int | None, int, str], model: ModelIdentity =
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
     folder = tmp_path / "library"
+    folder.mkdir()
     write(folder / "long.slot", (None, 0, "abcdef"), (0, 6, "ghijkl"), (1, 3, "XYZ"))
     write(folder / "short.slot", (None, 0, "abcdef"), (0, 3, "UVW"))
     write(folder / "other.slot", (None, 0, "abcdef"), model=sample_model("another"))
