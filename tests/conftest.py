@@ -26,6 +26,10 @@ LONG = (
     "e2e/test_sleep_and_wake",
     "engine/test_models",
     "engine/test_families",
+    "engine/test_single_tokens",
+    "engine/test_slot_fuzz",
+    "engine/test_walk",
+    "packaging/test_wheel",
 )
 """Files of tests that take longest: they begin, lest one of them is left to one process at the end."""
 

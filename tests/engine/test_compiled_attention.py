@@ -16,7 +16,7 @@ from tests.instruction_sets import COMPILED, make_kernels
 
 @pytest.fixture(scope="module", params=COMPILED, name="kernels")
 def _kernels(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Kernels]:
-    kernels = make_kernels(request.param, n_threads=2, cache_folder=kernel_cache)
+    kernels = make_kernels(request.param, n_threads=1, cache_folder=kernel_cache)
     yield kernels
     kernels.close()
 

@@ -20,7 +20,7 @@ from tests.rows import rows_of_every_sort
 
 @pytest.fixture(scope="module", params=ALL, name="kernels")
 def _kernels(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Kernels]:
-    kernels = make_kernels(request.param, n_threads=2, cache_folder=kernel_cache)
+    kernels = make_kernels(request.param, n_threads=1, cache_folder=kernel_cache)
     yield kernels
     kernels.close()
 

@@ -13,15 +13,15 @@ from engine.formats.gguf import open_gguf
 from engine.kernels import Kernels
 from engine.memory import AttentionRows, RecurrentState
 from engine.models import Model, load_model
-from tests.instruction_sets import FASTEST_AND_DOUBLES, make_kernels
+from tests.instruction_sets import COMPILED, FASTEST_AND_DOUBLES, make_kernels
 from tests.models.agreement import difference, token_ids
 from tests.models.recurrent import MODELS
 from tests.peer import Peer
 
 
-@pytest.fixture(scope="module", params=FASTEST_AND_DOUBLES, name="kernels")
+@pytest.fixture(scope="module", name="kernels")
 def _kernels(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Kernels]:
-    kernels = make_kernels(request.param, n_threads=2, cache_folder=kernel_cache)
+    kernels = make_kernels(getattr(request, "param", COMPILED[0]), n_threads=2, cache_folder=kernel_cache)
     yield kernels
     kernels.close()
 
@@ -31,6 +31,7 @@ def load(path: Path, kernels: Kernels) -> Model:
         return load_model(gguf, kernels).model
 
 
+@pytest.mark.parametrize("kernels", FASTEST_AND_DOUBLES, indirect=True)
 @pytest.mark.parametrize("name", MODELS)
 def test_log_probabilities_agree(name: str, kernels: Kernels, tmp_path: Path) -> None:
     found = difference(MODELS[name]().write(tmp_path / "tiny.gguf"), kernels)
