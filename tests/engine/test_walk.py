@@ -41,8 +41,8 @@ def _kernels() -> Iterator[Kernels]:
     kernels.close()
 
 
-def walk(runtimes: Sequence[Runtime], folder: Path, *, n_steps: int, start: int = 0) -> None:
-    """Take at least `n_steps` steps, in walks of their own."""
+def walk(runtimes: Sequence[Runtime], folder: Path, *, n_steps: int, start: int = 0) -> int:
+    """Take at least `n_steps` steps, in walks of their own; return how many were taken."""
     numbers = iter(range(1 << 30))
 
     def new_folder() -> Path:
@@ -68,6 +68,7 @@ def walk(runtimes: Sequence[Runtime], folder: Path, *, n_steps: int, start: int 
         run_state_machine_as_test(seed(start + rounds)(machine), settings=chosen)
         rounds += 1
     sys.stdout.write(f"{machine.n_steps:,} steps\n")
+    return int(machine.n_steps)
 
 
 def variants(runtime: Runtime) -> list[Runtime]:
@@ -100,12 +101,13 @@ def load(build: Callable[[], TinyModel], kernels: Kernels, folder: Path) -> list
 @pytest.mark.parametrize("name", KINDS)
 def test_walks(name: str, kernels: Kernels, tmp_path: Path, walk_steps: int) -> None:
     """Walk with one model of each kind of memory."""
-    walk(load(KINDS[name], kernels, tmp_path), tmp_path, n_steps=walk_steps // len(KINDS))
+    n_steps = walk_steps // len(KINDS)
+    assert walk(load(KINDS[name], kernels, tmp_path), tmp_path, n_steps=n_steps) >= n_steps
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_walks_of_other_architectures(name: str, kernels: Kernels, tmp_path: Path, walk_steps: int) -> None:
-    walk(load(OTHERS[name], kernels, tmp_path), tmp_path, n_steps=walk_steps // 200)
+    assert walk(load(OTHERS[name], kernels, tmp_path), tmp_path, n_steps=walk_steps // 200) > 0
 
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
@@ -113,4 +115,4 @@ def test_walks_of_real_models(
     name: str, request: pytest.FixtureRequest, kernels: Kernels, tmp_path: Path, walk_steps: int
 ) -> None:
     model = Runtime.load(request.getfixturevalue(name), kernels, EngineSettings())
-    walk(variants(model)[:3], tmp_path, n_steps=walk_steps // 100)
+    assert walk(variants(model)[:3], tmp_path, n_steps=walk_steps // 100) > 0
