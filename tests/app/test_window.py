@@ -278,8 +278,11 @@ def test_a_copy_that_fails_unforeseen_can_be_tried_again(run, slot: Path, monkey
         window.state.reports.problem_found.connect(lambda text, _details: problems.append(text))
         drop(window, slot)
         yield lambda: problems
+        assert texts(window) == []
         drop(window, slot)
         yield lambda: texts(window)
+        assert len(problems) == 1
+        assert failures == []
 
     monkeypatch.setattr(os, "access", lambda path, *a, **k: Path(path) != slot and access(path, *a, **k))
     monkeypatch.setattr(SlotFile, "save_copy", fail_once)
