@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.arrays import TokenIds
 from engine.errors import DormouseError
 from engine.generate import MessageEnd, Prompt, check_fits
 from engine.kernels.kv_types import KV_TYPES
@@ -331,7 +332,11 @@ def _render(
     began = next((message.created for message in path if not message.damaged), time.time())
     builder = runtime.prompt_builder(now=datetime.fromtimestamp(began))
     digest = runtime.tokenizer.digest
-    stored = {content.message: content.token_ids for content in contents if content.tokenizer == digest}
+    stored = {
+        content.message: content.token_ids
+        for content in contents
+        if content.tokenizer == digest and _are_ids(content.token_ids, runtime)
+    }
     messages, new = [], []
     for message in path:
         token_ids = stored.get(message.id)
@@ -340,6 +345,11 @@ def _render(
             new.append(Content(message.id, digest, token_ids))
         messages.append(TemplateMessage(message.role, token_ids, message.text))
     return builder.build(messages, add_generation_prompt=add_generation_prompt), new
+
+
+def _are_ids(token_ids: TokenIds, runtime: Runtime) -> bool:
+    """Whether stored ids are all in the vocabulary; where they are not, the message is tokenized anew."""
+    return 0 <= int(token_ids.min(initial=0)) and int(token_ids.max(initial=0)) < runtime.model.config.n_vocab
 
 
 def _check_room(contents: Sequence[Content], turn: PendingTurn, runtime: Runtime) -> None:

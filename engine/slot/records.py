@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from engine.arrays import TokenIds
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+Role: TypeAlias = Literal["system", "user", "assistant"]
 FinishReason: TypeAlias = Literal["pending", "stop", "length", "cancelled", "failed", "interrupted"]
 
 CheckpointReason: TypeAlias = Literal[

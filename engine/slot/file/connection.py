@@ -6,6 +6,7 @@ import errno
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +15,15 @@ from typing import Any
 from engine.errors import SlotFileError
 from engine.slot.file import schema
 from engine.slot.file.failures import DamagedError, told
-from engine.slot.file.header import check_header
+from engine.slot.file.header import check_header, check_schema
 from engine.slot.file.schema import Value
 
 _BUSY_SECONDS = 0.5
 _TICK = 1_000_000  # steps of SQLite's virtual machine between two looks at a running query
 _MAX_TICKS = 200  # some seconds; no honest query comes near
+_PATIENCE_SECONDS = 20.0  # for one call that reads a whole file, and
+_PATIENCE_BYTES = 4 << 20  # per second of it: no honest disk is slower
+_PATIENCE_STEPS = 1_000  # of which each may copy a value of megabytes
 _SHRINK_PAGES = 1024  # per transaction
 
 _LIMITS = {
@@ -100,6 +104,11 @@ class Connection:
     def layout(self) -> int:
         """Which layout the file has; up to `schema.layout_version()`."""
         return int(self.pragma("user_version"))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole file, as far as it was written."""
+        return int(self.pragma("page_count")) * int(self.pragma("page_size"))
 
     @property
     def in_transaction(self) -> bool:
@@ -199,15 +208,11 @@ class Connection:
     def _check_layout(self) -> None:
         if self.pragma("application_id") != schema.APPLICATION_ID:
             raise SlotFileError(f"{self.name} is not a slot file.")
-        for kind, sql in self.query("SELECT type, sql FROM sqlite_schema"):
-            if kind is None:
-                raise DamagedError(f"{self.name} is damaged: its list of tables can't be read.")
-            if kind not in {"table", "index"} or str(sql).upper().startswith("CREATE VIRTUAL"):
-                raise SlotFileError(f"{self.name} holds something that no slot file has ({kind}): it is not opened.")
-        if self.pragma("auto_vacuum") != 2:
-            raise DamagedError(f"{self.name} is damaged: its head contradicts itself.")
         if not 1 <= self.layout <= schema.layout_version():
             raise DamagedError(f"{self.name} is damaged: its layout has no number.")
+        check_schema(self.query(schema.SCHEMA_SQL), self.layout, name=self.name)
+        if self.pragma("auto_vacuum") != 2:
+            raise DamagedError(f"{self.name} is damaged: its head contradicts itself.")
 
     def _check_writable(self) -> None:
         if self._refusal:
@@ -225,8 +230,12 @@ class Connection:
 
     @contextmanager
     def _patience(self) -> Iterator[None]:
-        """Let a statement take the time it needs."""
-        self._sqlite.set_progress_handler(None, 0)
+        """Let a statement take the time that reading the whole file needs, though not for ever.
+
+        A file whose pages are linked in a circle has no end.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS + self.nbytes / _PATIENCE_BYTES
+        self._sqlite.set_progress_handler(lambda: time.monotonic() > deadline, _PATIENCE_STEPS)
         try:
             yield
         finally:

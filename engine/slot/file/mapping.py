@@ -1,7 +1,7 @@
 """Records as rows of the slot file, and back.
 
-`*_values` give the columns of a record. `*_from` build a record from the columns of an intact row, whose types are
-therefore right, and raise ValueError where its contents can't be.
+`*_values` give the columns of a record. `*_from` build a record from the columns of an intact row, each of which is
+therefore of its kind, and raise ValueError where they don't fit each other or other records.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Container, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from engine.arrays import TokenIds
+from engine.slot.file import kinds
+from engine.slot.file.kinds import parse_json
 from engine.slot.file.record_store import RawRecord
 from engine.slot.file.schema import Value
 from engine.slot.records import (
@@ -31,8 +33,6 @@ from engine.slot.records import (
 
 Values = Mapping[str, Any]
 
-_END_OF_TIME = 100_000_000_000.0  # the year 5138
-
 
 def storable(text: str) -> str:
     """Return the text with `?` for what UTF-8 can't express (lone surrogates)."""
@@ -41,7 +41,7 @@ def storable(text: str) -> str:
 
 def pair_from(values: Values) -> tuple[str, JSON]:
     """Build a key-value pair of the manifest."""
-    return values["key"], _json(values["value"])
+    return values["key"], parse_json(values["value"])
 
 
 def message_from(row: RawRecord, earlier: Mapping[int, Message]) -> Message:
@@ -52,28 +52,24 @@ def message_from(row: RawRecord, earlier: Mapping[int, Message]) -> Message:
     values = row.values
     parent = values.get("parent") if values.get("parent") in earlier else None
     if is_damaged(row, earlier):
-        return Message(row.id, parent, _text(values.get("role")) or "user", _text(values.get("text")), 0.0, None, True)
+        role = values.get("role")
+        role = role if isinstance(role, str) and kinds.ROLE.is_valid(role) else "user"
+        return Message(row.id, parent, role, _text(values.get("text")), 0.0, None, damaged=True)
     return Message(
         row.id,
         parent,
         values["role"],
         values["text"],
-        _time(values["created"]),
+        values["created"],
         values["finish_reason"],
         values["damaged"] is not None,
     )
 
 
 def is_damaged(row: RawRecord, earlier: Container[int]) -> bool:
-    """Whether the record of a message can't be trusted as it is: it, or its place, or its time."""
+    """Whether the record of a message can't be trusted as it is: it, or its place."""
     parent = row.values.get("parent")
-    if not row.intact or (parent is not None and parent not in earlier):
-        return True
-    try:
-        _time(row.values["created"])
-    except ValueError:
-        return True
-    return False
+    return not row.intact or (parent is not None and parent not in earlier)
 
 
 def message_values(message: Message) -> dict[str, Value]:
@@ -100,7 +96,7 @@ def content_values(content: Content) -> dict[str, Value]:
 
 def model_from(values: Values) -> ModelIdentity:
     """Build a model identity."""
-    config = _json_object(values["config"])
+    config = parse_json(values["config"])
     return ModelIdentity(**{name: values[name] for name in _MODEL_COLUMNS}, config=config)
 
 
@@ -182,25 +178,7 @@ def receipt_from(values: Values) -> Receipt:
 
 def log_entry_from(values: Values) -> LogEntry:
     """Build an entry of the log."""
-    return LogEntry(values["created"], values["event"], _json_object(values["detail"]))
-
-
-def _time(seconds: float) -> float:
-    """Return a time in seconds since 1970; raise ValueError unless calendars know it."""
-    if not 0 <= seconds < _END_OF_TIME:
-        raise ValueError("the time is none that there is")
-    return seconds
-
-
-def _json(text: str) -> JSON:
-    try:
-        return cast("JSON", json.loads(text))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _json_object(text: str) -> dict[str, JSON]:
-    return dict(cast("dict[str, JSON]", _json(text)))
+    return LogEntry(values["created"], values["event"], parse_json(values["detail"]))
 
 
 def _token_ids(data: bytes) -> TokenIds:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import count
 from typing import Any
 
 from engine.slot.file.connection import Connection
 from engine.slot.file.failures import DamagedError
+from engine.slot.file.kinds import COUNT, ID, MAX_ID
 from engine.slot.file.schema import TABLES, TOTALS_ID, Value, checksum
 
 _MAX_MISSES = 5_000  # in a row, after which there is nothing more to be found
+_MAX_REPEATS = 10_000  # records that are met again because a page is linked twice, or in a circle
 
 
 @dataclass(frozen=True)
 class RawRecord:
-    """A record (a row of a table, in SQL's words) without its payload; `intact`: its checksum and types are right."""
+    """A record (a row of a table, in SQL's words) without its payload.
+
+    `intact` says that its checksum is right and its values are what they may be.
+    """
 
     id: int
     values: Mapping[str, Any]
@@ -48,8 +53,9 @@ class Total:
     xor: int = 0
 
     def plus(self, id: int, xxh3: int) -> Total:
-        """Return the total with one more row."""
-        return Total(self.count + 1, max(self.last_id, id), self.xor ^ xxh3)
+        """Return the total with one more row. An id that can't be, which damage makes, uses up no others."""
+        last_id = max(self.last_id, id) if ID.is_valid(id) else self.last_id
+        return Total(self.count + 1, last_id, self.xor ^ xxh3)
 
     def minus(self, xxh3: int) -> Total:
         """Return the total with one row less."""
@@ -62,19 +68,25 @@ class RecordStore:
     def __init__(self, connection: Connection) -> None:
         self.bytes_written = 0  # of all records in committed transactions
         self._connection = connection
-        self._columns = {table: self._read_columns(table) for table in TABLES}
+        self._columns = {name: table.names(connection.layout) for name, table in TABLES.items()}
         self._totals = self._read_totals()
 
     def scan(self, table: str) -> Scan:
         """Read all records of a table without their payload, around what can't be read."""
         rows: list[RawRecord] = []
+        n_repeated, nbytes, most = 0, 0, self._connection.nbytes
         whole = True
         try:
             for row in self.select(table, "ORDER BY id"):
                 if not rows or row.id > rows[-1].id:
                     rows.append(row)
-                else:  # the page was linked twice
+                    nbytes += sum(_nbytes(value) for value in row.values.values() if isinstance(value, str | bytes))
+                else:
                     whole = False
+                    n_repeated += 1
+                if n_repeated > _MAX_REPEATS or nbytes > most:
+                    whole = False  # values that share their pages would fill any memory
+                    break
         except DamagedError:
             whole = False
             rows += self._probe(table, rows[-1].id + 1 if rows else 1)
@@ -82,12 +94,14 @@ class RecordStore:
 
     def select(self, table: str, clause: str, parameters: tuple[Value, ...] = ()) -> Iterator[RawRecord]:
         """Yield the records of a table that fit an SQL clause, without their payload."""
+        if TABLES[table].since > self._connection.layout:
+            return  # a file of an earlier layout, opened for reading only
         names = self._columns[table]
         columns = ", ".join(f'"{name}"' for name in names)
         for found in self._connection.query(f'SELECT id, {columns} FROM "{table}" {clause}', parameters):
-            # a file of an earlier layout, opened for reading only, has no values for some columns
-            values = dict.fromkeys(TABLES[table].columns) | dict(zip(names, found[1:], strict=True))
-            intact = TABLES[table].has_valid_types(values) and checksum(table, values) == values.get("xxh3")
+            # such a file has no values for some columns
+            values = dict.fromkeys(TABLES[table].columns) | dict(zip(["id", *names], found, strict=True))
+            intact = TABLES[table].is_valid(values) and checksum(table, values) == values.get("xxh3")
             yield RawRecord(found[0], values, intact)
 
     def read(self, table: str, id: int) -> RawRecord | None:
@@ -102,7 +116,12 @@ class RecordStore:
         names = list(TABLES[table].payload)
         found = next(self._connection.query(f'SELECT {", ".join(names)} FROM "{table}" WHERE id = ?', (id,)))
         payload = dict(zip(names, found, strict=True))
-        return payload if checksum(table, payload) == row.values["payload_xxh3"] else None
+        is_right = (
+            TABLES[table].is_valid_payload(payload)
+            and sum(map(_nbytes, filter(None, payload.values()))) == row.values["nbytes"]
+            and checksum(table, payload) == row.values["payload_xxh3"]
+        )
+        return payload if is_right else None
 
     def insert(
         self,
@@ -174,12 +193,6 @@ class RecordStore:
             self._totals, self.bytes_written = before
             raise
 
-    def _read_columns(self, table: str) -> list[str]:
-        """Return the names of a table's columns except its payload; those of later layouts are among them."""
-        payload = TABLES[table].payload
-        names = [str(column[1]) for column in self._connection.query(f'PRAGMA table_info("{table}")')]
-        return [name for name in names if name not in payload]
-
     def _probe(self, table: str, first: int) -> list[RawRecord]:
         """Read the records from id `first` on one by one."""
         rows: list[RawRecord] = []
@@ -219,8 +232,9 @@ class RecordStore:
             row = self.read("totals", TOTALS_ID)
             if row is None or not row.intact:
                 return None
-            return {table: Total(**total) for table, total in json.loads(row.values["value"]).items()}
-        except (DamagedError, ValueError, TypeError, AttributeError):
+            totals = json.loads(row.values["value"])
+            return {table: _total_from(totals[table]) for table in TABLES.keys() & totals.keys()}
+        except (DamagedError, ValueError):
             return None
 
     def write_totals(self) -> None:
@@ -229,6 +243,17 @@ class RecordStore:
         row: dict[str, Value] = {"id": TOTALS_ID, "value": json.dumps(totals)}
         sql = "UPDATE totals SET value = ?, xxh3 = ? WHERE id = ?"
         self._connection.execute(sql, (row["value"], checksum("totals", row), TOTALS_ID))
+
+
+def _total_from(stored: Any) -> Total:
+    """Build what a table should hold; raise ValueError where that can't be."""
+    names = [field.name for field in fields(Total)]
+    if not isinstance(stored, dict) or not all(type(stored.get(name)) is int for name in names):
+        raise ValueError("this is no total")
+    total = Total(*(stored[name] for name in names))
+    if not (COUNT.is_valid(total.count) and 0 <= total.last_id <= MAX_ID and -(1 << 63) <= total.xor < 1 << 63):
+        raise ValueError("no table holds that")
+    return total
 
 
 def _nbytes(value: Value) -> int:

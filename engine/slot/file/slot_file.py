@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +12,7 @@ from engine.slot.file import mapping
 from engine.slot.file.connection import Connection
 from engine.slot.file.disk import create_private, sync, temporary_beside
 from engine.slot.file.failures import DamagedError, UnfinishedError, told
+from engine.slot.file.kinds import ID
 from engine.slot.file.replacing import held, put_in_place
 from engine.slot.file.schema import TABLES, layout_version
 from engine.slot.file.state_tables import StateTables
@@ -106,9 +108,19 @@ class SlotFile(TranscriptTables, StateTables):
         return [*self.damage, *self.state_damage]
 
     def copy_messages(self, messages: Iterable[Message]) -> None:
-        """Insert messages of another file under their ids, damaged ones marked as such."""
+        """Insert messages of another file under their ids, damaged ones marked as such.
+
+        Those whose ids can't be, which damage makes, come last under new ones.
+        """
+        impossible = []
         for message in messages:
-            self._raw.insert("message", {"id": message.id, **mapping.message_values(message)})
+            if ID.is_valid(message.id):
+                self._raw.insert("message", {"id": message.id, **mapping.message_values(message)})
+            else:
+                impossible.append(message)
+        for message in impossible:
+            parent = message.parent if ID.is_valid(message.parent) else None
+            self._raw.insert("message", mapping.message_values(replace(message, parent=parent)))
 
     def copy_records(self, other: SlotFile, table: str, is_wanted: Callable[[mapping.Values], bool]) -> None:
         """Insert those records of another file, without payload, that are intact and wanted, under their ids."""

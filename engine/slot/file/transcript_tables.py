@@ -9,6 +9,7 @@ from dataclasses import replace
 from engine.slot.file import mapping
 from engine.slot.file.connection import Connection
 from engine.slot.file.failures import DamagedError
+from engine.slot.file.kinds import ID
 from engine.slot.file.tables import Tables
 from engine.slot.records import JSON, Content, FinishReason, LogEntry, Message, Receipt
 
@@ -40,6 +41,8 @@ class TranscriptTables(Tables):
         found: dict[int, Message] = {}
         n_damaged = 0  # since the last repair
         for row in scan.records:
+            if not ID.is_valid(row.id) and not row.values.get("text"):
+                continue  # blank pages look like that
             n_damaged += mapping.is_damaged(row, found)
             found[row.id] = mapping.message_from(row, found)
         manifest = self._raw.scan("manifest")
@@ -91,7 +94,7 @@ class TranscriptTables(Tables):
 
     def manifest(self) -> dict[str, JSON]:
         """Return the key-value pairs that belong to the conversation as a whole."""
-        return dict(self._records("manifest", mapping.pair_from))
+        return dict(reversed(self._records("manifest", mapping.pair_from)))  # of equal keys the first, which is updated
 
     def set_manifest(self, key: str, value: JSON) -> None:
         """Set a pair of the manifest."""
@@ -105,7 +108,7 @@ class TranscriptTables(Tables):
     def leaf(self) -> int | None:
         """Return the id of the message at which the conversation was left, None if unknown."""
         leaf = self.manifest().get("leaf")
-        return leaf if isinstance(leaf, int) else None
+        return leaf if type(leaf) is int else None
 
     def set_leaf(self, message: int | None) -> None:
         """Note the message at which the conversation is left."""

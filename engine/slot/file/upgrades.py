@@ -32,9 +32,12 @@ def upgrade(connection: Connection) -> list[str]:
     """Bring a file of an older layout to the present one; return what the person should know of it, in sentences."""
     told: list[str] = []
     with connection.transaction():
-        for step in _STEPS[connection.layout - 1 :]:
-            told += step(connection)
-        connection.execute(f"PRAGMA user_version={schema.layout_version()}")
+        for layout in range(connection.layout + 1, schema.layout_version() + 1):
+            for statement in schema.upgrade_sql(layout):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={layout}")
+            if layout in _STEPS:
+                told += _STEPS[layout](connection)
     return told
 
 
@@ -54,14 +57,8 @@ def behind_forks(segments: Mapping[int, Mapping[str, Any]], *, borrowed: bool) -
     return suspects
 
 
-def _note_donors(connection: Connection) -> list[str]:
-    connection.execute("ALTER TABLE receipt ADD COLUMN donor TEXT")
-    return []
-
-
 def _cut_rows_at_forks(connection: Connection) -> list[str]:
-    """Mark damaged messages in a column of their own; put aside state that may have been computed on wrong rows."""
-    connection.execute("ALTER TABLE message ADD COLUMN damaged INTEGER")
+    """Put aside state that may have been computed on wrong rows."""
     records = RecordStore(connection)
     segments = {row.id: row.values for row in records.scan("segment").records if row.intact}
     borrowed = any(row.intact and row.values["donor"] for row in records.scan("receipt").records)
@@ -80,5 +77,5 @@ def _cut_rows_at_forks(connection: Connection) -> list[str]:
     return [_READ_AGAIN]
 
 
-_STEPS: tuple[Callable[[Connection], list[str]], ...] = (_note_donors, _cut_rows_at_forks)
-assert len(_STEPS) == schema.layout_version() - 1
+_STEPS: Mapping[int, Callable[[Connection], list[str]]] = {FIRST_WITH_CUT_ROWS: _cut_rows_at_forks}
+"""What has to be done to the records for a layout, when its columns are there."""
