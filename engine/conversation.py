@@ -349,7 +349,7 @@ def _render(
 
 def _are_ids(token_ids: TokenIds, runtime: Runtime) -> bool:
     """Whether stored ids are all in the vocabulary; where they are not, the message is tokenized anew."""
-    return 0 <= int(token_ids.min(initial=0)) and int(token_ids.max(initial=0)) < runtime.model.config.n_vocab
+    return int(token_ids.min(initial=0)) >= 0 and int(token_ids.max(initial=0)) < runtime.model.config.n_vocab
 
 
 def _check_room(contents: Sequence[Content], turn: PendingTurn, runtime: Runtime) -> None:

@@ -36,7 +36,7 @@ LONG = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--walk-steps", type=int, default=2500, help="steps of the random walks over each kind of memory")
-
+    parser.addoption("--forged-files", type=int, default=400, help="how many forged slot files are opened")
     parser.addoption("--instruction-set", help="the double that stands in for the fastest kernels")
 
 
@@ -49,10 +49,24 @@ def pytest_configure(config: pytest.Config) -> None:
         stand_in()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests counted (`record_property("figures", ...)`), in whichever process they ran."""
+    for report in terminalreporter.getreports("passed"):
+        for name, figures in report.user_properties:
+            if name == "figures":
+                terminalreporter.write_line(f"{figures}")
+
+
 @pytest.fixture(scope="session")
 def walk_steps(pytestconfig: pytest.Config) -> int:
     """How long the random walks are; see tests/engine/test_walk.py."""
     return int(pytestconfig.getoption("--walk-steps"))
+
+
+@pytest.fixture(scope="session")
+def n_forged_files(pytestconfig: pytest.Config) -> int:
+    """How many forged slot files are opened; see tests/e2e/test_forged_files.py."""
+    return int(pytestconfig.getoption("--forged-files"))
 
 
 @pytest.fixture(scope="session")
