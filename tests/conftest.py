@@ -35,7 +35,7 @@ LONG = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--walk-steps", type=int, default=2500, help="steps of the random walks over each kind of memory")
+    parser.addoption("--walk-steps", type=int, default=2000, help="steps of the random walks over each kind of memory")
     parser.addoption("--forged-files", type=int, default=400, help="how many forged slot files are opened")
     parser.addoption("--instruction-set", help="the double that stands in for the fastest kernels")
 

@@ -5,9 +5,15 @@ import sys
 
 from engine.cli import main
 
-if __name__ == "__main__":
+
+def run() -> int:
+    """Run the command line; return its exit status."""
     if os.environ.get("DORMOUSE_TEST_INSTRUCTION_SET"):
-        from tests.instruction_sets import stand_in
+        from tests.instruction_sets import stand_in  # noqa: PLC0415 - loads the compiler
 
         stand_in()
-    sys.exit(main())
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,11 +1,12 @@
 """How the end-to-end tests run Dormouse: as processes of their own, or as a session in this one."""
 
+import atexit
 import json
 import os
 import signal
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +20,7 @@ from engine.jobs import Job
 from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
 from engine.slot.transcript import Transcript
+from tests.e2e.warm import WarmProcess
 
 Turn = dict[str, Any]
 TIMEOUT = 120  # seconds that a process may take
@@ -38,19 +40,32 @@ class Run:
         return [json.loads(line) for line in self.stdout.splitlines()]
 
 
+_warm: list[WarmProcess] = []  # started when it is first needed
+
+
 def run_cli(*arguments: object, stdin: str = "") -> Run:
     """Run `dormouse-cli` in a process of its own."""
-    command = [sys.executable, "-m", "tests.e2e.cli", *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONFAULTHANDLER": "1"}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+    if not _warm:
+        _warm.append(WarmProcess())
+        atexit.register(_warm[0].close)
+    with ExitStack() as files:
+        given, stdout, stderr = (
+            files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", newline="")) for _ in range(3)
+        )
+        given.write(stdin)
+        given.seek(0)
+        pid = _warm[0].start([str(argument) for argument in arguments], given, stdout, stderr)
         try:
-            stdout, stderr = process.communicate(stdin, timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGABRT)  # shows what each thread does
-            raise AssertionError(process.communicate()[1]) from None
-    assert "Traceback" not in stderr, stderr
-    return Run(process.returncode, stdout, stderr)
+            status = _warm[0].wait(TIMEOUT)
+        except TimeoutError:
+            os.kill(pid, signal.SIGABRT)  # shows what each thread does
+            status = _warm[0].wait(TIMEOUT)
+        for file in (stdout, stderr):
+            file.seek(0)
+        run = Run(status, stdout.read(), stderr.read())
+    assert "Traceback" not in run.stderr, run.stderr
+    assert status != -signal.SIGABRT, run.stderr
+    return run
 
 
 Chat = Callable[..., list[Turn]]
