@@ -84,7 +84,7 @@ class Conversation:
         _check_text(text)
 
         def begin(file: SlotFile) -> Message:
-            parent, now = file.leaf(), time.time()
+            parent, now = read_transcript(file).leaf, time.time()
             if parent is None and system:
                 parent = file.add_message(None, "system", system, created=now).id
             return file.begin_turn(parent, text, created=now)[1]
@@ -374,10 +374,10 @@ def _check_room(contents: Sequence[Content], turn: PendingTurn, runtime: Runtime
 
 
 def read_transcript(file: SlotFile) -> Transcript:
-    """Return the conversation's messages as a tree; without a stored leaf the newest message is taken."""
+    """Return the conversation's messages as a tree; where the stored leaf is none of them, the newest is taken."""
     messages = file.messages()
     leaf = file.leaf()
-    if leaf is None and messages:
+    if messages and leaf not in {message.id for message in messages}:
         leaf = messages[-1].id
     return Transcript(messages, leaf)
 

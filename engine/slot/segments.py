@@ -5,6 +5,7 @@ Pure bookkeeping: token ids and which of their rows are stored; no tensors, no f
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -55,9 +56,7 @@ class SegmentTree:
 
     def add_rows(self, span: StoredRows) -> None:
         """Note that a span of rows is stored."""
-        spans = self._rows[span.segment, span.part]
-        spans.append(span)
-        spans.sort(key=lambda span: (span.lo, span.id))
+        insort(self._rows[span.segment, span.part], span, key=lambda span: (span.lo, span.id))
 
     def remove_rows(self, span: StoredRows) -> None:
         """Note that a span of rows can't be had any more."""
@@ -151,11 +150,6 @@ class SegmentTree:
             if position < end:
                 gaps.append((position, end))
         return gaps
-
-    def first_gap(self, path: list[Run], part: str, lo: int, hi: int) -> int:
-        """Return the first position in lo .. hi - 1 on a path whose row is not stored, hi if there is none."""
-        gaps = self.gaps(path, part, lo, hi)
-        return gaps[0][0] if gaps else hi
 
 
 def common_prefix(a: TokenIds, b: TokenIds) -> int:

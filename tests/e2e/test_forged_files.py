@@ -159,3 +159,15 @@ def test_every_column_minds_what_it_says(engine: Client, forger: Forger, tmp_pat
         use(engine, path, figures := Figures(), talking=False)
         assert figures.outcomes["accepted"] == 0, column
         clear(tmp_path)
+
+
+def test_a_conversation_goes_on_where_the_place_at_which_it_was_left_is_gone(
+    engine: Client, forger: Forger, tmp_path: Path
+) -> None:
+    path = tmp_path / "forged.slot"
+    assert forger.forge(path, Change("message", -1, "id", 1 << 31))
+    talk(engine, path, "Go on.")
+    assert verify(path) == []
+    with SlotFile.open(path) as file:
+        assert [message.text for message in file.messages() if message.parent is None] == ["Hello there, who are you?"]
+        assert not any(message.damaged for message in file.messages())

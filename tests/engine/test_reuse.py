@@ -7,7 +7,7 @@ import pytest
 
 from engine.slot.records import Checkpoint, Cursor, Segment, StoredRows
 from engine.slot.reuse import Live, Reuse, ReusePlanner
-from engine.slot.segments import ROOT, SegmentTree
+from engine.slot.segments import ROOT, Run, SegmentTree
 
 N_SWA = 4
 
@@ -161,5 +161,38 @@ def test_gaps_are_found_across_segments() -> None:
     two = tree.grow("efgh", after=one)
     path = tree.tree.path(two)
     assert tree.tree.gaps(path, "attention", 0, 8) == [(2, 4)]
-    assert tree.tree.first_gap(path, "attention", 4, 8) == 8
+    assert tree.tree.gaps(path, "attention", 4, 8) == []
     assert tree.tree.gaps(path, "other", 1, 7) == [(1, 4), (4, 7)]
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the runs that are looked at for gaps."""
+    looks: list[int] = []
+    look = SegmentTree.gaps
+
+    def gaps(tree: SegmentTree, path: list[Run], part: str, lo: int, hi: int) -> list[tuple[int, int]]:
+        looks.append(len(path))
+        return look(tree, path, part, lo, hi)
+
+    monkeypatch.setattr(SegmentTree, "gaps", gaps)
+    return looks
+
+
+def test_many_branches_that_look_alike_are_not_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = count_looks(monkeypatch)
+    tree = Tree(parts=("attention", "sliding_window"))
+    for _ in range(2_000):
+        tree.checkpoint(tree.grow("ab", stored=1))
+    tree.checkpoint(best := tree.grow("abcd"))
+    assert tree.plan("abcdef").cursor == best
+    assert sum(looks) < 1_000
+
+
+def test_many_gaps_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = count_looks(monkeypatch)
+    tree, tip = Tree(parts=("attention", "sliding_window")), ROOT
+    for _ in range(500):
+        tip = tree.grow("ab", after=tip, stored=1)
+        tree.checkpoint(tip)
+    assert tree.plan("ab" * 500).n == 1
+    assert len(looks) == 2

@@ -15,6 +15,7 @@ from engine.slot.file.kinds import COUNT, ID, MAX_ID
 from engine.slot.file.schema import TABLES, TOTALS_ID, Value, checksum
 
 _MAX_MISSES = 5_000  # in a row, after which there is nothing more to be found
+_MAX_RECORDS = 200_000  # of a table; no conversation comes near
 _MAX_REPEATS = 10_000  # records that are met again because a page is linked twice, or in a circle
 
 
@@ -84,7 +85,7 @@ class RecordStore:
                 else:
                     whole = False
                     n_repeated += 1
-                if n_repeated > _MAX_REPEATS or nbytes > most:
+                if n_repeated > _MAX_REPEATS or nbytes > most or len(rows) > _MAX_RECORDS:
                     whole = False  # values that share their pages would fill any memory
                     break
         except DamagedError:

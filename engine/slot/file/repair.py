@@ -83,7 +83,7 @@ def repair_open(damaged: SlotFile) -> Repaired | None:
             with SlotFile.open(temporary) as fresh:
                 damaged.look_over()
                 _copy(damaged, fresh)
-                damage = (*damaged.damage, *damaged.state_damage)
+                damage = (*damaged.damage, *damaged.state_damage, *damaged.broken_links())
                 if not _is_sound(damaged):
                     damage = (*damage, "The file is damaged in its structure.")
                 if not damage:

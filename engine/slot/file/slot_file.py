@@ -102,10 +102,24 @@ class SlotFile(TranscriptTables, StateTables):
         for model in self.models():
             self.checkpoints(model.id)
             self.rows_index(model.id)
-        self.contents()
-        self.receipts()
         self.log()
-        return [*self.damage, *self.state_damage]
+        return [*self.damage, *self.state_damage, *self.broken_links()]
+
+    def broken_links(self) -> list[str]:
+        """Return which records are about something that is not there, in sentences."""
+        messages = {message.id for message in self.messages()}
+        models = {model.id for model in self.models()}
+        leaf = self.leaf()
+        broken = {
+            "The message at which the conversation was left is missing.": leaf is not None and leaf not in messages,
+            "There are token ids of a message that is missing.": any(
+                content.message not in messages for content in self.contents()
+            ),
+            "There is a receipt of a message or model that is missing.": any(
+                receipt.message not in messages or receipt.model not in models for receipt in self.receipts()
+            ),
+        }
+        return [sentence for sentence, is_so in broken.items() if is_so]
 
     def copy_messages(self, messages: Iterable[Message]) -> None:
         """Insert messages of another file under their ids, damaged ones marked as such.

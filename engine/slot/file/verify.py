@@ -16,23 +16,11 @@ def verify(path: Path | str) -> list[str]:
     """
     try:
         with SlotFile.open(path, read_only=True) as slot_file:
-            problems = [*_broken_links(slot_file), *_broken_state(slot_file)]
+            problems = [*slot_file.broken_links(), *_broken_state(slot_file)]
+            slot_file.log()  # notes its damage
             return [*slot_file.damage, *slot_file.state_damage, *problems, *_broken_structure(slot_file)]
     except DamagedError as error:
         return [str(error)]
-
-
-def _broken_links(slot_file: SlotFile) -> Iterator[str]:
-    messages = {message.id for message in slot_file.messages()}
-    models = {model.id for model in slot_file.models()}
-    leaf = slot_file.leaf()
-    if leaf is not None and leaf not in messages:
-        yield "The message at which the conversation was left is missing."
-    if any(content.message not in messages for content in slot_file.contents()):
-        yield "There are token ids of a message that is missing."
-    if any(r.message not in messages or r.model not in models for r in slot_file.receipts()):
-        yield "There is a receipt of a message or model that is missing."
-    slot_file.log()  # notes its damage
 
 
 def _broken_state(slot_file: SlotFile) -> Iterator[str]:
