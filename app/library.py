@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from app.private_file import write_private
 from engine.errors import DormouseError, SlotBusyError
 from engine.paths import cache_folder
+from engine.private_file import write_private
 from engine.slot.file.failures import DamagedError
 from engine.slot.file.replacing import companions
 from engine.slot.file.slot_file import SlotFile

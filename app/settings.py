@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from app.private_file import write_private
 from engine.errors import DormouseError
 from engine.kernels import KERNELS
 from engine.kernels.kv_types import KV_TYPES
 from engine.paths import config_folder
+from engine.private_file import write_private
 from engine.runtime import DEFAULT_BUDGET, DEFAULT_CHECKPOINT_INTERVAL, DEFAULT_N_CTX
 from engine.sampling import SamplingParameters
 

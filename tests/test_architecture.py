@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 QT = {"PySide6", "shiboken6", "pyqtgraph"}
 FLOORS = (
-    {"arrays", "errors", "paths", "starter", "version"},
+    {"arrays", "errors", "paths", "private_file", "private_key", "starter", "version"},
     {"formats"},
     {"kernels"},
     {"quants"},
@@ -44,7 +44,7 @@ SLOT_FLOORS = (
 
 
 APP_FLOORS = (
-    {"bridge", "private_file", "resources"},
+    {"bridge", "resources"},
     {"library", "settings", "single_instance"},
     {"widgets"},
     {"crash"},
