@@ -28,6 +28,7 @@ from engine.slot.reuse import Reuse
 from engine.slot.slot import Slot
 from engine.slot.transcript import Transcript
 from engine.tokenizer.prompt import RenderedPrompt, TemplateMessage
+from engine.tokenizer.template_process import Check, no_check
 from engine.version import VERSION
 
 _NOT_RECOGNIZED = (
@@ -209,9 +210,12 @@ class Conversation:
         with suppress(DormouseError):
             self.store.post(lambda file: file.append_log(entry), nbytes=1)
 
-    def prompt(self, turn: PendingTurn, runtime: Runtime) -> Prompt:
-        """Render the messages before a reply into token ids, replaying those that are stored."""
-        rendered = self._render(turn.path, runtime, add_generation_prompt=True)
+    def prompt(self, turn: PendingTurn, runtime: Runtime, *, check: Check = no_check) -> Prompt:
+        """Render the messages before a reply into token ids, replaying those that are stored.
+
+        `check` is called while the model's chat template is waited for; what it raises ends that.
+        """
+        rendered = self._render(turn.path, runtime, add_generation_prompt=True, check=check)
         positions = {**rendered.ends, len(turn.path) - 1: len(rendered.token_ids)}
         ends = (
             MessageEnd(positions[place], message.id, "prompt_end" if message.role == "user" else "message_end")
@@ -220,8 +224,8 @@ class Conversation:
         )
         return Prompt(rendered.token_ids, tuple(ends))
 
-    def wake(self, runtime: Runtime) -> tuple[Reuse, Source, int]:
-        """Bring the state of the current branch into memory.
+    def wake(self, runtime: Runtime, *, check: Check = no_check) -> tuple[Reuse, Source, int]:
+        """Bring the state of the current branch into memory; `check` as for `prompt`.
 
         Returns what of it could be reused, where that came from, and how many tokens the branch has.
         """
@@ -229,7 +233,7 @@ class Conversation:
         slot = self.slot_for(runtime)
         token_ids = np.empty(0, np.int32)
         if path:
-            rendered = self._render(path, runtime, add_generation_prompt=False)
+            rendered = self._render(path, runtime, add_generation_prompt=False, check=check)
             token_ids = rendered.token_ids[: rendered.ends.get(len(path) - 1)]
         while True:
             reuse = slot.plan(token_ids)
@@ -237,9 +241,11 @@ class Conversation:
             if slot.wake(reuse):
                 return reuse, source, len(token_ids)
 
-    def _render(self, path: Sequence[Message], runtime: Runtime, *, add_generation_prompt: bool) -> RenderedPrompt:
+    def _render(
+        self, path: Sequence[Message], runtime: Runtime, *, add_generation_prompt: bool, check: Check
+    ) -> RenderedPrompt:
         contents = self.store.call(SlotFile.contents).result()
-        rendered, new = _render(path, contents, runtime, add_generation_prompt=add_generation_prompt)
+        rendered, new = _render(path, contents, runtime, add_generation_prompt=add_generation_prompt, check=check)
         for content in new:
             self._put_content(content)
         return rendered
@@ -325,12 +331,17 @@ class Conversation:
 
 
 def _render(
-    path: Sequence[Message], contents: Sequence[Content], runtime: Runtime, *, add_generation_prompt: bool
+    path: Sequence[Message],
+    contents: Sequence[Content],
+    runtime: Runtime,
+    *,
+    add_generation_prompt: bool,
+    check: Check,
 ) -> tuple[RenderedPrompt, list[Content]]:
     """Render messages into token ids, replaying those that are stored; return those that were not stored, too."""
     # a template that writes the date must not change the beginning of a conversation from day to day
     began = next((message.created for message in path if not message.damaged), time.time())
-    builder = runtime.prompt_builder(now=datetime.fromtimestamp(began))
+    builder = runtime.prompt_builder(now=datetime.fromtimestamp(began), check=check)
     digest = runtime.tokenizer.digest
     stored = {
         content.message: content.token_ids

@@ -16,6 +16,7 @@ from engine.models import LoadProgress, Model, check_architecture, load_model
 from engine.slot import records
 from engine.tokenizer.chat_template import ChatTemplate, load_chat_template
 from engine.tokenizer.prompt import PromptBuilder
+from engine.tokenizer.template_process import Check, no_check
 from engine.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_N_CTX = 8192
@@ -62,9 +63,15 @@ class Runtime:
 
     @classmethod
     def load(
-        cls, path: Path, kernels: Kernels, settings: EngineSettings, *, progress: LoadProgress | None = None
+        cls,
+        path: Path,
+        kernels: Kernels,
+        settings: EngineSettings,
+        *,
+        progress: LoadProgress | None = None,
+        check: Check = no_check,
     ) -> Runtime:
-        """Load a GGUF file.
+        """Load a GGUF file; `check` is called while its chat template is waited for, and may raise.
 
         Raises DormouseError (FormatError, UnsupportedError) with the reason why it can't be used.
         """
@@ -72,12 +79,14 @@ class Runtime:
             check_architecture(gguf)  # first: of what stops a model here, it says most
             tokenizer = load_tokenizer(gguf)
             template = load_chat_template(gguf, tokenizer.vocabulary)
+            template.start()
             loaded = load_model(gguf, kernels, progress=progress)
             # the last change to the file, its name or its rights, which nobody can set back; Windows keeps no such time
             file_changed = math.inf if sys.platform == "win32" else path.stat().st_ctime
         kv_type = KV_TYPES[settings.kv_type]
         loaded.model.new_memory(kv_type)  # a type that does not fit is refused here, not in a turn
         kernels.prepare_attention(kv_type)
+        template.compile(check=check)
         return cls(
             path=path,
             file_changed=file_changed,
@@ -94,9 +103,9 @@ class Runtime:
         """Tokens that a conversation may hold."""
         return self.settings.n_ctx or min(self.model.config.n_ctx_train, DEFAULT_N_CTX)
 
-    def prompt_builder(self, *, now: datetime) -> PromptBuilder:
-        """Return what renders a conversation into token ids; `now` is the time that its template is told."""
-        return PromptBuilder(self.tokenizer, self.template, now=now)
+    def prompt_builder(self, *, now: datetime, check: Check = no_check) -> PromptBuilder:
+        """Return what renders a conversation into token ids; see `PromptBuilder`."""
+        return PromptBuilder(self.tokenizer, self.template, now=now, check=check)
 
     def identity(self) -> records.ModelIdentity:
         """Return the identity under which this model's state is stored; its id is not decided yet."""

@@ -139,8 +139,11 @@ class Session:
                 raise DormouseError("No model is loaded.")
             self._make_room(woken)
             try:
-                reuse, source, total = woken.wake(self._runtime)
+                reuse, source, total = woken.wake(self._runtime, check=job.check)
                 models = woken.store.call(known_models).result()
+            except Cancelled:
+                self._emit(events.Cancelled(job.id, conversation))
+                return
             except Exception as error:  # the next turn begins anew
                 woken.note("waking", error)
                 woken.unload()
@@ -235,6 +238,7 @@ class Session:
             pass
         with suppress(Exception):  # it can be made again
             self._donors.close()
+        self._runtime = None  # and the process of its chat template
 
     def _serve_once(self) -> bool:
         """Run the next job, which nobody holds on to then, nor what it used; False at the end."""
@@ -259,7 +263,7 @@ class Session:
 
         try:
             kernels = self._choose_kernels()
-            self._runtime = runtime = Runtime.load(path, kernels, settings, progress=progress)
+            self._runtime = runtime = Runtime.load(path, kernels, settings, progress=progress, check=job.check)
         except Cancelled:
             self._emit(events.LoadCancelled(job.id, None))
             return
@@ -323,6 +327,8 @@ class Session:
         )
         try:
             self._run(turn, job)
+        except Cancelled:
+            self._take_back(job, conversation, begun)
         except ContextFullError as error:
             (words,) = [m.text for m in pending.path if m.id in pending.added and m.role == "user"] or [""]
             transcript = conversation.withdraw(pending)
@@ -382,15 +388,23 @@ class Session:
             elif self._queue.withdraw(job) is not None:  # otherwise the engine's thread finds out, or has
                 self._fail(job, error)
 
-        def withdraw(job: Job) -> None:
-            def finished(reply: Message) -> events.TurnFinished:
-                return events.TurnFinished(job.id, conversation, reply, (), _nothing_done(reply), None)
-
-            self._follow(job, answered.cancel_turn(begun), finished)
-
         begun.add_done_callback(saved)
-        self._put(Waiting(job, lambda job: self._answer(job, begun, settings or TurnSettings()), withdraw))
+        self._put(
+            Waiting(
+                job,
+                lambda job: self._answer(job, begun, settings or TurnSettings()),
+                lambda job: self._take_back(job, answered, begun),
+            )
+        )
         return job
+
+    def _take_back(self, job: Job, conversation: Conversation, begun: Future[PendingTurn]) -> None:
+        """Cancel a turn of which nothing is done yet but that its words are saved."""
+
+        def finished(reply: Message) -> events.TurnFinished:
+            return events.TurnFinished(job.id, job.conversation, reply, (), _nothing_done(reply), None)
+
+        self._follow(job, conversation.cancel_turn(begun), finished)
 
     def _submit(
         self,

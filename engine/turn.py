@@ -100,11 +100,11 @@ class Turn:
     def run(self) -> Iterator[Step]:
         """Answer the last message of the conversation; the last step is the result.
 
-        An error leaves the reply marked as failed, with the text that there is; ContextFullError, which comes before
-        anything is evaluated, leaves it pending.
+        An error leaves the reply marked as failed, with the text that there is; ContextFullError, and Cancelled where
+        it comes before there is a prompt, leave it pending: nothing was evaluated.
         """
         try:
-            prompt = self.conversation.prompt(self.pending, self.runtime)
+            prompt = self.conversation.prompt(self.pending, self.runtime, check=self.check)
             check_fits(len(prompt.token_ids), self.limits.n_ctx)
             slot = self.conversation.slot_for(self.runtime)
             try:
@@ -119,7 +119,7 @@ class Turn:
             slot.checkpoint(
                 message=self.pending.reply.id if is_whole else None, reason="message_end" if is_whole else "cancelled"
             )
-        except ContextFullError:  # whoever began the turn takes it back
+        except (ContextFullError, Cancelled):  # whoever began the turn takes it back
             raise
         except BaseException:
             self.conversation.finish(

@@ -37,6 +37,7 @@ LONG = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--walk-steps", type=int, default=2000, help="steps of the random walks over each kind of memory")
     parser.addoption("--forged-files", type=int, default=400, help="how many forged slot files are opened")
+    parser.addoption("--template-seconds", type=float, default=0.1, help="seconds that templates without an end get")
     parser.addoption("--instruction-set", help="the double that stands in for the fastest kernels")
 
 
@@ -67,6 +68,12 @@ def walk_steps(pytestconfig: pytest.Config) -> int:
 def n_forged_files(pytestconfig: pytest.Config) -> int:
     """How many forged slot files are opened; see tests/e2e/test_forged_files.py."""
     return int(pytestconfig.getoption("--forged-files"))
+
+
+@pytest.fixture(scope="session")
+def template_seconds(pytestconfig: pytest.Config) -> float:
+    """How much of the processor's time a template may take; see tests/engine/test_template_process.py."""
+    return float(pytestconfig.getoption("--template-seconds"))
 
 
 @pytest.fixture(scope="session")

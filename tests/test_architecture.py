@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 QT = {"PySide6", "shiboken6", "pyqtgraph"}
 FLOORS = (
-    {"arrays", "errors", "paths", "private_file", "private_key", "starter", "version"},
+    {"arrays", "errors", "helper", "paths", "private_file", "private_key", "starter", "version"},
     {"formats"},
     {"kernels"},
     {"quants"},

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.tokenizer.chat_template import ChatTemplate
+from engine.tokenizer.template_process import Check, no_check
 from engine.tokenizer.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.int32]
@@ -57,12 +58,16 @@ class PromptBuilder:
         template: the model's.
         now: the time that the template is told, by default the present. Give a conversation its own, or its prompt
             may change from day to day.
+        check: called every now and then while the template is waited for; what it raises ends that, and passes.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, *, now: datetime | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate, *, now: datetime | None = None, check: Check = no_check
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = template
         self._now = now or datetime.now()
+        self._check = check
         self._nonce = uuid.uuid4().hex  # in no text of a message or a template
         self._marker = re.compile(f"{self._nonce}-([0-9]+);")
 
@@ -83,8 +88,9 @@ class PromptBuilder:
         plain = self._render(texts, add_generation_prompt=add_generation_prompt)
         marked = self._render(marks, add_generation_prompt=add_generation_prompt)
         if self._marker.sub(lambda mark: texts[int(mark[1])][1], marked) != plain:
+            plain = self._render(texts, add_generation_prompt=False)
             for i, (_, text) in enumerate(texts):
-                before, written = self._written(texts, i)
+                before, written = self._written(texts, i, plain)
                 if written.strip() != text:
                     contents[i] = self._encode_after(before, written)
         return self._replay(marked, contents)
@@ -97,22 +103,24 @@ class PromptBuilder:
         """
         before = [] if role in {"system", "user"} else [("user", "-")]
         after = [("user", "-")] if role == "system" else []
-        return self._encode_after(*self._written([*before, (role, text), *after], len(before)))
+        texts = [*before, (role, text), *after]
+        return self._encode_after(*self._written(texts, len(before), self._render(texts, add_generation_prompt=False)))
 
     def _render(self, texts: Sequence[tuple[str, str]], *, add_generation_prompt: bool) -> str:
         messages = [{"role": role, "content": text} for role, text in texts]
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt, now=self._now)
+        return self._template.render(
+            messages, add_generation_prompt=add_generation_prompt, now=self._now, check=self._check
+        )
 
     def _mark(self, i: int) -> str:
         return f"{self._nonce}-{i};"
 
-    def _written(self, texts: Sequence[tuple[str, str]], i: int) -> tuple[str, str]:
+    def _written(self, texts: Sequence[tuple[str, str]], i: int, plain: str) -> tuple[str, str]:
         """Return what the template writes before the content of message `i`, and what it makes of that content.
 
-        Where this can't be told, the content is taken to stay as it is.
+        `plain` is what it makes of all `texts`. Where this can't be told, the content is taken to stay as it is.
         """
         role, text = texts[i]
-        plain = self._render(texts, add_generation_prompt=False)
         marked = self._render([*texts[:i], (role, self._mark(i)), *texts[i + 1 :]], add_generation_prompt=False)
         before, found, after = marked.partition(self._mark(i))
         n = len(plain) - len(before) - len(after)

@@ -1,9 +1,13 @@
-"""Jinja's sandbox for chat templates: a stranger's program, with limits on what it can make of nothing."""
+"""Jinja's sandbox for chat templates: what a stranger's program can reach, and how much it makes of nothing.
+
+It bounds neither time nor memory: for that such a program runs in a process of its own (see template_process). This
+module is what that process loads, and so knows nothing but Jinja.
+"""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jinja2
 from jinja2.exceptions import SecurityError
@@ -17,8 +21,54 @@ _MAX_STEPS = 100_000  # of all loops over range() in one rendering
 _MAX_REPEATED = 1_000_000  # characters or items made by multiplication
 
 
+_MAX_ERROR = 300  # letters of what a template says when it fails
+
+Failure = Literal["damaged", "refused", "failed", "stopped"]
+"""How a template fails: it is no Jinja; it called `raise_exception`; it raised something else; it was too much."""
+
+
+class ProgramError(Exception):
+    """A template fails: `failure` says how, `text` what it said, on one line without a stop."""
+
+    def __init__(self, failure: Failure, text: str = "") -> None:
+        super().__init__(failure, text)
+        self.failure, self.text = failure, text
+
+
 class RefusedError(jinja2.TemplateError):
     """A template called `raise_exception`."""
+
+
+class Program:
+    """A compiled template. `names` are those of its variables that never change.
+
+    Raises:
+        ProgramError: it is not a Jinja template, or more of one than can be compiled.
+    """
+
+    def __init__(self, source: str, names: Mapping[str, Any]) -> None:
+        self._names = names
+        try:
+            self._template = Sandbox().from_string(source)
+        except MemoryError as error:
+            raise ProgramError("stopped") from error
+        except Exception as error:  # of Jinja, or of Python where what Jinja wrote is beyond it
+            raise ProgramError("damaged", _one_line(error)) from error
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool, now: datetime) -> str:
+        """Return what a template makes of a conversation; see `ChatTemplate.render`. Raises ProgramError."""
+        try:
+            text = self._template.render(
+                messages=messages, add_generation_prompt=add_generation_prompt, **self._names, **functions(now)
+            )
+            text.encode()  # half of a character pair, which only an escape can write, is no text
+        except RefusedError as error:
+            raise ProgramError("refused", _one_line(error)) from error
+        except MemoryError as error:
+            raise ProgramError("stopped") from error
+        except Exception as error:  # whatever a stranger's program may raise
+            raise ProgramError("failed", _one_line(error)) from error
+        return text
 
 
 class GenerationBlock(Extension):
@@ -76,3 +126,9 @@ def _limited_range() -> Callable[..., range]:
 
 def _to_json(value: Any, **options: Any) -> str:
     return json.dumps(value, **({"ensure_ascii": False} | options))
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error)
+    line = " ".join(text[: 10 * _MAX_ERROR].split()).rstrip(".") or type(error).__name__
+    return line if len(line) <= _MAX_ERROR else f"{line[: _MAX_ERROR - 1].rstrip()}…"

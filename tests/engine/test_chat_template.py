@@ -279,7 +279,7 @@ def test_what_a_template_may_not_do(source: str) -> None:
 
 def test_what_is_no_template(smollm2: Path, tmp_path: Path) -> None:
     with pytest.raises(ChatTemplateError, match=r"^The model's chat template is damaged: .*\.$"):
-        ChatTemplate("{% for %}")
+        ChatTemplate("{% for %}").compile()
     path = write_llama(tmp_path / "tiny.gguf", tokenizer_metadata(smollm2) | {"tokenizer.chat_template": 5})
     with pytest.raises(FormatError, match=r"has a int as its metadata tokenizer\.chat_template"):
         load(path)

@@ -11,13 +11,10 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from bench.model_file import add_metadata
+from engine.tokenizer.chat_template import FALLBACK
 
 N_CTX = 1024
 N_LETTERS = 53  # the last tokens: a space, and each letter with and without one before it
-CHAT_TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 def _tokenizer() -> dict[str, object]:
@@ -36,7 +33,6 @@ def _tokenizer() -> dict[str, object]:
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
         "tokenizer.ggml.add_bos_token": True,
-        "tokenizer.chat_template": CHAT_TEMPLATE,
     }
 
 
@@ -104,12 +100,12 @@ class TinyModel:
         self.tensors["output.weight"][0][:-N_LETTERS] = 0
         return self
 
-    def write(self, path: Path) -> Path:
-        """Write the file; return its path."""
+    def write(self, path: Path, *, template: str = FALLBACK) -> Path:
+        """Write the file; return its path. The chat template is our own by default, which needs no process."""
         writer = gguf.GGUFWriter(path, self.architecture)
         for key, value in self.metadata.items():
             add_metadata(writer, f"{self.architecture}.{key}", value)
-        for key, value in TOKENIZER.items():
+        for key, value in (TOKENIZER | {"tokenizer.chat_template": template}).items():
             add_metadata(writer, key, value)
         for name, (values, kind) in self.tensors.items():
             data = values if kind == GGMLQuantizationType.F32 else quantize(values, kind)
