@@ -21,9 +21,7 @@ from engine.runtime import EngineSettings, Runtime
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
-    kernels = load_kernels(
-        arguments.kernels, n_threads=arguments.threads, cache_folder=paths.cache_folder() / "kernels"
-    )
+    kernels = load_kernels(arguments.kernels, n_threads=arguments.threads, cache_folder=paths.kernels_folder())
     started = time.perf_counter()
     runtime = Runtime.load(arguments.model, kernels, EngineSettings())
     load_s = time.perf_counter() - started

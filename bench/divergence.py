@@ -46,9 +46,7 @@ def measure_divergence(
     The text is as long as the model's context allows, at most 2,000 tokens. Raises DormouseError.
     """
     reference, tokenizer = _load(path, load_kernels(PORTABLE, n_threads=n_threads))
-    ours, _ = _load(
-        path, load_kernels(kernels_name, n_threads=n_threads, cache_folder=paths.cache_folder() / "kernels")
-    )
+    ours, _ = _load(path, load_kernels(kernels_name, n_threads=n_threads, cache_folder=paths.kernels_folder()))
     token_ids = _text(tokenizer)[: min(MOST_TOKENS, ours.config.n_ctx_train - 1)]
     rows = zip(_logits(reference, token_ids, np.float32), _logits(ours, token_ids, np.float16), strict=True)
     totals = np.zeros(2)

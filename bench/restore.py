@@ -120,7 +120,7 @@ class Sleeper:
         Then answer `n_live` messages, one after the other.
         """
         started = time.perf_counter()
-        kernels = load_kernels(self.kernels, n_threads=self.n_threads, cache_folder=paths.cache_folder() / "kernels")
+        kernels = load_kernels(self.kernels, n_threads=self.n_threads, cache_folder=paths.kernels_folder())
         runtime = Runtime.load(self.model, kernels, EngineSettings())
         if runtime.model.config.n_ctx_train < self.n_tokens + (n_live + 1) * _N_NEXT:
             raise DormouseError(f"The model's context is too short for a conversation of {self.n_tokens:,} tokens.")

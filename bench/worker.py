@@ -132,7 +132,7 @@ def _work(connection: Connection, start: _Start) -> None:
     kernels = load_kernels(
         start.kernels,
         n_threads=start.n_threads,
-        cache_folder=paths.cache_folder() / "kernels",
+        cache_folder=paths.kernels_folder(),
         compiling=compiled.append,
     )
     with memory:

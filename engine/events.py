@@ -46,7 +46,7 @@ class ModelLoaded(Outcome):
     architecture: str
     fingerprint: str
     kernels: str
-    kernels_note: str | None  # why faster ones do not compute
+    kernels_note: str | None  # why faster ones do not compute, or these begin late
     n_threads: int
     n_ctx: int
     template_is_fallback: bool  # the model has no chat template: a plain one is used

@@ -3,6 +3,7 @@
 Every function returns a folder that exists, made on first need and readable by its owner alone.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from platformdirs import PlatformDirs
@@ -28,6 +29,15 @@ def library_folder() -> Path:
 def cache_folder() -> Path:
     """Return the folder of what can be computed again."""
     return _made(_dirs().user_cache_path)
+
+
+def kernels_folder() -> Path:
+    """Return the folder of compiled kernels. Nobody else can look into it, also where it was made by older versions."""
+    folder = _made(cache_folder() / "kernels")
+    if not folder.is_symlink():
+        with suppress(OSError):  # somebody else's
+            folder.chmod(0o700)
+    return folder
 
 
 def config_folder() -> Path:

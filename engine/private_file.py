@@ -65,6 +65,21 @@ def read_file(path: str | os.PathLike[str], *, limit: int, is_private: bool = Fa
     return content
 
 
+def make_private_folder(path: Path) -> None:
+    """Make a folder of mode 0700 if there is none, with those that it is in.
+
+    Raises:
+        UnfitFileError: there is one that others can write to, or that is somebody else's, or something else is there.
+        OSError: it can't be made.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise UnfitFileError(errno.ENOTDIR, "it is a link", str(path))
+    if os.name != "nt" and (status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022):
+        raise UnfitFileError(errno.EPERM, "others can write to it", str(path))
+
+
 def write_private(path: Path, content: str | bytes) -> None:
     """Replace a file by one of mode 0600 with this content, text in UTF-8.
 

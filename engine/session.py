@@ -24,7 +24,7 @@ from engine.errors import ContextFullError, DormouseError, SlotFileError
 from engine.generate import Cancelled, Limits
 from engine.jobs import Job, JobQueue, Waiting
 from engine.kernels import Kernels, load_kernels
-from engine.paths import cache_folder
+from engine.paths import cache_folder, kernels_folder
 from engine.runtime import EngineSettings, Runtime
 from engine.sampling import Sampler, SamplingParameters
 from engine.slot.donors import Donors
@@ -297,7 +297,7 @@ class Session:
             self._kernels = load_kernels(
                 self._wanted_kernels,
                 n_threads=self._wanted_threads,
-                cache_folder=_cached("kernels"),
+                cache_folder=_kernels_folder(),
                 compiling=compiling,
             )
         return self._kernels
@@ -490,13 +490,16 @@ def _nothing_done(reply: Message) -> Receipt:
 
 
 def _prefix_index() -> Path | None:
-    return _cached("prefixes.sqlite")
-
-
-def _cached(name: str) -> Path | None:
     try:
-        return cache_folder() / name
+        return cache_folder() / "prefixes.sqlite"
     except DormouseError:  # what can't be kept is found out again
+        return None
+
+
+def _kernels_folder() -> Path | None:
+    try:
+        return kernels_folder()
+    except DormouseError:  # and compiled again
         return None
 
 

@@ -12,6 +12,8 @@ import pytest
 from platformdirs import user_cache_path
 
 from engine.errors import DormouseError
+from engine.paths import data_folder
+from engine.private_file import create_private
 from engine.starter import ModelEntry, fetch_model, read_entry, starter_entry
 from tests.models import full_attention, windowed
 from tests.only_one import only_one
@@ -20,6 +22,7 @@ from tests.only_one import only_one
 MODELS_FOLDER = Path(os.environ.get("DORMOUSE_TEST_MODELS") or user_cache_path("dormouse") / "test-models")
 KERNELS_FOLDER = user_cache_path("dormouse") / "test-kernels"
 os.environ["DORMOUSE_KERNEL_CACHE"] = str(KERNELS_FOLDER)  # compiled once, not in every test's home
+KEY = b"the key of all tests' homes     "  # so that each takes what another one has compiled for its own
 MODELS = {"smollm2": starter_entry(), "gemma3": read_entry(Path(__file__).parents[1] / "resources" / "gemma3.json")}
 N_CTX = 8192  # of the tiny models
 LONG = (
@@ -122,6 +125,7 @@ def _set_home(patch: pytest.MonkeyPatch, home: Path) -> None:
     patch.setenv("HOME", str(home))
     for kind in ("CONFIG", "DATA", "CACHE", "STATE"):
         patch.delenv(f"XDG_{kind}_HOME", raising=False)
+    create_private(data_folder() / "key", KEY)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

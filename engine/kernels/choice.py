@@ -74,7 +74,7 @@ def _fastest(make: Callable[[str], Kernels]) -> Kernels:
         except KernelFault as fault:
             notes.append(f"the kernels “{name}” do not work: {fault}")
         else:
-            kernels.note = "; ".join(notes) or None
+            kernels.note = "; ".join([*notes, *filter(None, [kernels.note])]) or None
             break
     return kernels
 

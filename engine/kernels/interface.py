@@ -62,7 +62,7 @@ class Kernels(ABC):
 
     def __init__(self, *, n_threads: int | None = None) -> None:
         self.team = ThreadTeam(n_threads)
-        self.note: str | None = None  # why faster ones than these were left, if they were and nobody asked for it
+        self.note: str | None = None  # why there are no faster ones if nobody asked for these, or why they begin late
 
     @property
     def n_threads(self) -> int:

@@ -22,13 +22,18 @@ def _cache(tmp_path: Path) -> Path:
 
 def compiled_by_a_start(cache_folder: Path | None, *, zero_point: int = 8) -> list[str]:
     """Start the kernels, use them, and return the names of the modules that were compiled."""
+    return start(cache_folder, zero_point=zero_point)[0]
+
+
+def start(cache_folder: Path | None, *, zero_point: int = 8) -> tuple[list[str], str | None]:
+    """Do that, and also return what the kernels note."""
     names: list[str] = []
     isa, layout = INSTRUCTION_SETS[COMPILED[0]], Layout("q", value_bits=4, run=32, scale="f16", zero_point=zero_point)
     kernels = CompiledKernels(isa, n_threads=1, cache_folder=cache_folder, compiling=names.append)
     part = Part(layout, np.zeros((1, layout.group_bytes(32)), np.uint8), n_out=1, n_in=32)
     assert not kernels.matmul(np.ones((1, 32), np.float32), kernels.prepare(PackedMatrix((part,)))).any()
     kernels.close()
-    return names
+    return names, kernels.note
 
 
 def test_a_second_start_compiles_nothing(cache: Path) -> None:
@@ -48,6 +53,14 @@ def test_damaged_files_are_compiled_anew(cache: Path) -> None:
     third.write_bytes(bytes([third.read_bytes()[0] ^ 1]) + third.read_bytes()[1:])
     assert sorted(compiled_by_a_start(cache)) == sorted(path.stem for path in (first, second, third))
     assert compiled_by_a_start(cache) == []
+
+
+def test_a_folder_that_others_can_write_to_is_not_used_and_that_is_told(cache: Path) -> None:
+    compiled_by_a_start(cache)
+    cache.chmod(0o770)
+    compiled, note = start(cache)
+    assert compiled == compiled_by_a_start(None)
+    assert note == f"they are compiled at every start, because {cache} is not safe: others can write to it"
 
 
 def test_other_sources_have_another_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

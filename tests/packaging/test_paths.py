@@ -13,6 +13,7 @@ FOLDERS = (
     paths.models_folder,
     paths.library_folder,
     paths.cache_folder,
+    paths.kernels_folder,
     paths.config_folder,
     paths.log_folder,
 )
@@ -25,6 +26,11 @@ def test_folders_are_apart_and_private() -> None:
         assert path.is_relative_to(Path.home())
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert [folder() for folder in FOLDERS] == made
+
+
+def test_the_folder_of_what_is_run_becomes_private() -> None:
+    paths.kernels_folder().chmod(0o775)
+    assert stat.S_IMODE(paths.kernels_folder().stat().st_mode) == 0o700
 
 
 def test_folder_that_can_not_be_is_told() -> None:

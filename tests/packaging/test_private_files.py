@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.paths import data_folder
-from engine.private_file import UnfitFileError, create_private, read_file, write_private
+from engine.private_file import UnfitFileError, create_private, make_private_folder, read_file, write_private
 from engine.private_key import KEY_BYTES, installation_key
 
 
@@ -30,6 +30,11 @@ IMPOSTORS: dict[str, Callable[[Path], object]] = {
 """What may be found where a file should be, by what makes it."""
 
 
+@pytest.fixture(autouse=True)
+def _no_key_yet() -> None:
+    (data_folder() / "key").unlink(missing_ok=True)
+
+
 @pytest.fixture(name="path")
 def _path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -41,6 +46,18 @@ def test_what_is_no_file_is_not_opened(path: Path, kind: str) -> None:
     IMPOSTORS[kind](path)
     with pytest.raises(UnfitFileError, match=f"it is a {kind.split(maxsplit=1)[0]}"):
         read_file(path, limit=10)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_private_folder_is_nobody_elses_to_write(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "outer" / "inner"
+    make_private_folder(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(mode)
+    make_private_folder(folder)
+    folder.chmod(mode | 0o020)
+    with pytest.raises(UnfitFileError, match="others can write to it"):
+        make_private_folder(folder)
 
 
 def test_a_device_is_not_opened() -> None:

@@ -58,6 +58,7 @@ class CompiledKernels(RecurrentKernels, ReferenceKernels):
         self.name = isa.name  # type: ignore[misc]
         self.isa = isa
         self._library = Library(isa, cache_folder=cache_folder, compiling=compiling)
+        self.note = self._library.note
         self._spinning = SpinningTeam(self.team.n_threads, self._library)
         self._products: dict[tuple[Layout | str, int], Products] = {}
         self._attention: dict[np.dtype[Any], _Attention] = {}

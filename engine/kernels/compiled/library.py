@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,9 +20,9 @@ from llvmlite import binding as llvm
 from engine.kernels import kv_types, layout
 from engine.kernels.compiled.ir import Module
 from engine.kernels.compiled.isa import InstructionSet
+from engine.kernels.compiled.kept_code import KeptCode
 from engine.kernels.compiled.operation import environment
 
-_SUFFIX = ".o"
 # instructions stay in the order in which they were written, as far as may be: see compile_module
 _OPTIONS = ["--misched-prera-direction=topdown"]
 if platform.machine() in ("x86_64", "AMD64"):
@@ -47,12 +46,15 @@ class Library:
         _initialize()
         self.isa = isa
         self._compiling = compiling
-        self._folder = None
-        if cache_folder is not None:
-            self._folder = cache_folder / self.identity
+        self._kept = KeptCode(cache_folder and cache_folder / self.identity)
         self._machine = target_machine(isa)
         self._jit = llvm.create_lljit_compiler(target_machine(isa))
         self._linked: list[Any] = []  # code lives as long as what links it
+
+    @property
+    def note(self) -> str | None:
+        """Say why compiled code is not kept, if something is wrong with the folder for it."""
+        return self._kept.note
 
     @property
     def identity(self) -> str:
@@ -61,42 +63,19 @@ class Library:
 
     def link(self, name: str, write: Callable[[Module, InstructionSet], None], exports: list[str]) -> list[int]:
         """Return the addresses of a module's exported functions; `write` is called if it must be compiled."""
-        code = self._read(name)
+        code = self._kept.read(name)
         if code is None:
             self._compiling(name)
             module = Module(name)
             write(module, self.isa)
             code = compile_module(module, self._machine)
-            self._keep(name, code)
+            self._kept.keep(name, code)
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for symbol in exports:
             builder.export_symbol(symbol)
         linked = builder.link(self._jit, name)
         self._linked.append(linked)
         return [linked[symbol] for symbol in exports]
-
-    def _read(self, name: str) -> bytes | None:
-        if self._folder is None:
-            return None
-        try:
-            content = (self._folder / f"{name}{_SUFFIX}").read_bytes()
-        except OSError:
-            return None
-        digest, code = content[:16], content[16:]
-        return code if xxhash.xxh3_128_digest(code) == digest else None
-
-    def _keep(self, name: str, code: bytes) -> None:
-        """Write a module's code beside and put it in place; a folder that can't be written costs only time."""
-        if self._folder is None:
-            return
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryDirectory(dir=self._folder) as beside:
-                written = Path(beside) / name
-                written.write_bytes(xxhash.xxh3_128_digest(code) + code)
-                written.replace(self._folder / f"{name}{_SUFFIX}")
-        except OSError:
-            return
 
 
 def target_machine(isa: InstructionSet, triple: str | None = None) -> llvm.TargetMachine:
