@@ -1,10 +1,11 @@
-"""Open GGUF model files by mapping them.
+"""Open GGUF model files.
 
 Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
+import io
 import math
-import mmap
+import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from gguf.constants import (
 )
 
 from engine.errors import DormouseError, FormatError, UnsupportedError
-from engine.formats.binary import ByteReader
+from engine.formats.binary import ByteReader, read_at
 
 _MAGIC = b"GGUF"
 _VERSION = struct.Struct("<I")
@@ -70,7 +71,7 @@ class TensorInfo:
 
 
 class GGUFFile:
-    """A GGUF file, mapped into memory.
+    """An open GGUF file, for one thread at a time.
 
     Attributes:
         metadata: numbers, booleans and strings as such; arrays of strings as `list[str]`, other arrays as
@@ -85,13 +86,13 @@ class GGUFFile:
         version: int,
         metadata: Mapping[str, object],
         tensors: Mapping[str, TensorInfo],
-        data: mmap.mmap,
+        file: io.FileIO,
     ) -> None:
         self.path = path
         self.version = version
         self.metadata = MappingProxyType(metadata)
         self.tensors = MappingProxyType(tensors)
-        self._data: mmap.mmap | None = data
+        self._file = file
 
     def value(self, key: str, kind: type[T], default: T | None = None) -> T:
         """Return a metadata value of the Python type `kind`.
@@ -107,23 +108,20 @@ class GGUFFile:
         return value
 
     def tensor_bytes(self, name: str) -> npt.NDArray[np.uint8]:
-        """Return the bytes of a tensor, shape (nbytes,), as a read-only view of the mapped file.
-
-        The view keeps the mapping alive, also beyond `close`.
+        """Read the bytes of a tensor, shape (nbytes,).
 
         Raises:
-            FormatError: there is no such tensor.
+            FormatError: there is no such tensor, or the file has become shorter than it was.
+            DormouseError: the file can't be read.
         """
         info = self.tensors.get(name)
         if info is None:
             raise FormatError(f"The file {self.path} lacks the tensor {name}.")
-        if self._data is None:
-            raise ValueError("the file is closed")
-        return np.frombuffer(self._data, np.uint8, info.nbytes, info.offset)
+        return read_at(self._file, info.offset, info.nbytes, str(self.path))
 
     def close(self) -> None:
-        """Let go of the mapping; it ends with the last array that views it."""
-        self._data = None
+        """Close the file; its metadata and table of tensors stay."""
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -135,27 +133,40 @@ class GGUFFile:
 
 
 def open_gguf(path: str | Path) -> GGUFFile:
-    """Map a GGUF file (version 2 or 3, little-endian) and read its metadata and table of tensors.
+    """Open a GGUF file (version 2 or 3, little-endian) and read its metadata and table of tensors.
 
     Raises:
-        DormouseError: the file can't be opened.
+        DormouseError: the file can't be opened or read.
         FormatError: it is not a GGUF file, or it is damaged.
         UnsupportedError: it has a version, byte order or type that is not known here.
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            if file.seek(0, 2) == 0:
-                raise FormatError(f"The file {path} is empty.")
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise DormouseError(f"The file {path} can't be opened: {error.strerror or error}.") from error
-    cursor = ByteReader(data, str(path))
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for somebody to write to it
+            raise DormouseError(f"{path} can't be opened: it is no file.")
+        file = io.FileIO(path)
+    except (OSError, ValueError) as error:  # the latter for a path with a NUL
+        raise DormouseError(f"The file {path} can't be opened: {_reason(error)}.") from error
+    try:
+        return _read(path, file)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return str((isinstance(error, OSError) and error.strerror) or error)
+
+
+def _read(path: Path, file: io.FileIO) -> GGUFFile:
+    cursor = ByteReader(file, str(path))
+    if not cursor.remaining:
+        raise FormatError(f"The file {path} is empty.")
     version = _read_version(cursor)
     n_tensors, n_metadata = cursor.unpack(_COUNTS)
     metadata = _read_metadata(cursor, n_metadata)
     tensors = _read_tensors(cursor, n_tensors, alignment=_alignment(cursor, metadata))
-    return GGUFFile(path=path, version=version, metadata=metadata, tensors=tensors, data=data)
+    return GGUFFile(path=path, version=version, metadata=metadata, tensors=tensors, file=file)
 
 
 def _read_version(cursor: ByteReader) -> int:

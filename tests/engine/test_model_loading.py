@@ -1,5 +1,6 @@
 """Models that can't be used as they are: refused in a sentence that names what is wrong."""
 
+import os
 from pathlib import Path
 
 import gguf
@@ -101,3 +102,11 @@ def test_metadata_of_the_wrong_kind_are_named(tmp_path: Path, tokenizer: dict[st
     metadata = tokenizer | {"llama.rope.freq_base": "fast"}
     with pytest.raises(FormatError, match=r"llama\.rope\.freq_base"):
         load(write_llama(tmp_path / "m.gguf", metadata))
+
+
+def test_a_file_that_is_cut_while_it_is_loaded(tmp_path: Path) -> None:
+    path = mixtral().write(tmp_path / "m.gguf")
+    kernels = load_kernels(n_threads=1)
+    with open_gguf(path) as file, pytest.raises(FormatError, match=r"m\.gguf was cut short while it was read"):
+        load_model(file, kernels, progress=lambda done, total: os.truncate(path, 4096))
+    kernels.close()
