@@ -11,18 +11,17 @@ import numpy.typing as npt
 from engine.errors import DormouseError, FormatError
 
 _STRING_LENGTH = struct.Struct("<Q")
-_PIECE_BYTES = 1 << 20  # that are read ahead
+_PIECE_BYTES = 1 << 18  # that are read at once: few enough to stay in a cache
 
 
-def read_at(file: io.FileIO, offset: int, n_bytes: int, name: str) -> npt.NDArray[np.uint8]:
-    """Return n bytes of a file from an offset on, as an array of shape (n_bytes,).
+def read_into(target: npt.NDArray[np.uint8], file: io.FileIO, offset: int, name: str) -> None:
+    """Fill an array with the bytes of a file from an offset on.
 
     They are read, not mapped: where another program cuts a mapped file short, or its disk fails, whoever looks at it
     ends without a word. Raises `FormatError` where the file ends too early, DormouseError where it can't be read, with
     a sentence that gives its `name`.
     """
-    data = np.empty(n_bytes, np.uint8)
-    view = data.data
+    view = target.data
     try:
         file.seek(offset)
         while view and (n := file.readinto(view)):  # systems read some gigabytes at most
@@ -31,26 +30,30 @@ def read_at(file: io.FileIO, offset: int, n_bytes: int, name: str) -> npt.NDArra
         raise DormouseError(f"The file {name} can't be read: {error.strerror or error}.") from error
     if view:
         raise FormatError(f"The file {name} was cut short while it was read.")
-    return data
 
 
 class ByteReader:
     """Walk over the bytes of a file from its beginning.
 
     Whatever is wrong with the data (it ends too early, a count exceeds what is left, text is not UTF-8)
-    raises `FormatError` with a sentence that names the file.
+    raises `FormatError` with a sentence that names the file; for a file that can't be read see `read_into`.
 
     Attributes:
         name: the file, as the user is told about it.
-        position: offset of the next byte to read.
     """
 
     def __init__(self, file: io.FileIO, name: str) -> None:
         self.name = name
-        self.position = 0
         self._file = file
-        self._buffer = bytearray()  # what was read so far
         self._size = os.fstat(file.fileno()).st_size
+        self._n_read = 0  # bytes
+        self._buffer = b""  # the last ones of them
+        self._place = 0  # of the next byte in the buffer
+
+    @property
+    def position(self) -> int:
+        """Offset of the next byte."""
+        return self._n_read - len(self._buffer) + self._place
 
     @property
     def remaining(self) -> int:
@@ -63,7 +66,10 @@ class ByteReader:
 
     def take(self, n_bytes: int) -> bytes:
         """Return the next `n_bytes` bytes."""
-        return bytes(self._buffer[self._advance(n_bytes) : self.position])
+        self._need(n_bytes, "a part")
+        start = self._place
+        self._place += n_bytes
+        return self._buffer[start : self._place]
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
         """Return the fields of one `struct.Struct`."""
@@ -78,7 +84,9 @@ class ByteReader:
     def array(self, n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Return a copy of the next `n` items as an array of shape (n,)."""
         dtype = np.dtype(dtype)
-        start = self._advance(n * dtype.itemsize)
+        self._need(n * dtype.itemsize, "a part")
+        start = self._place
+        self._place += n * dtype.itemsize
         return np.frombuffer(self._buffer, dtype, n, start).copy()
 
     def string(self) -> str:
@@ -91,37 +99,37 @@ class ByteReader:
         One tight loop: a vocabulary has hundreds of thousands of them.
         """
         self.count(n, item_size=_STRING_LENGTH.size, what="strings")
-        buffer, position = self._buffer, self.position
-        n_read = len(buffer)
+        buffer, place, end = self._buffer, self._place, len(self._buffer)
         read_length = _STRING_LENGTH.unpack_from
         strings = []
-        try:
-            for _ in range(n):
-                start = position + 8
-                if start > n_read:
-                    n_read = self._read_up_to(start, "the length of a string")
-                position = start + read_length(buffer, position)[0]
-                if position > n_read:
-                    n_read = self._read_up_to(position, f"a string that begins at byte {start}")
-                strings.append(buffer[start:position].decode())
-        except UnicodeDecodeError:
-            self.fail(f"the string at byte {start} is not valid UTF-8")
-        self.position = position
+        for _ in range(n):
+            if place + 8 > end:
+                self._place = place
+                self._need(8, "the length of a string")
+                buffer, place, end = self._buffer, self._place, len(self._buffer)
+            start = place + 8
+            place = start + read_length(buffer, place)[0]
+            if place > end:
+                n_bytes, self._place = place - start, start
+                self._need(n_bytes, "a string")
+                buffer, start, end = self._buffer, self._place, len(self._buffer)
+                place = start + n_bytes
+            try:
+                strings.append(buffer[start:place].decode())
+            except UnicodeDecodeError:
+                self._place = start
+                self.fail(f"the string at byte {self.position} is not valid UTF-8")
+        self._place = place
         return strings
 
-    def _advance(self, n_bytes: int) -> int:
-        """Go on by so many bytes, which the buffer has then; return where they begin."""
-        start = self.position
-        self._read_up_to(start + n_bytes, f"a part that begins at byte {start}")
-        self.position += n_bytes
-        return start
-
-    def _read_up_to(self, end: int, what: str) -> int:
-        """Have the buffer hold the bytes before `end`, which is inside of what; return how many it holds."""
-        if end > self._size:
-            self.fail(f"it ends at byte {self._size}, inside {what}")
-        n_read = len(self._buffer)
-        if end > n_read:
-            n_more = min(self._size, max(end, n_read + _PIECE_BYTES)) - n_read
-            self._buffer += read_at(self._file, n_read, n_more, self.name).data
-        return len(self._buffer)
+    def _need(self, n_bytes: int, what: str) -> None:
+        """Have the next bytes, of which there must be so many, in the buffer."""
+        n_left = len(self._buffer) - self._place
+        if n_bytes <= n_left:
+            return
+        if n_bytes > self.remaining:
+            self.fail(f"it ends at byte {self._size}, inside {what} that begins at byte {self.position}")
+        more = np.empty(min(max(n_bytes - n_left, _PIECE_BYTES), self._size - self._n_read), np.uint8)
+        read_into(more, self._file, self._n_read, self.name)
+        self._n_read += len(more)
+        self._buffer, self._place = self._buffer[self._place :] + more.tobytes(), 0

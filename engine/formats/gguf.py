@@ -24,7 +24,7 @@ from gguf.constants import (
 )
 
 from engine.errors import DormouseError, FormatError, UnsupportedError
-from engine.formats.binary import ByteReader, read_at
+from engine.formats.binary import ByteReader, read_into
 
 _MAGIC = b"GGUF"
 _VERSION = struct.Struct("<I")
@@ -117,7 +117,13 @@ class GGUFFile:
         info = self.tensors.get(name)
         if info is None:
             raise FormatError(f"The file {self.path} lacks the tensor {name}.")
-        return read_at(self._file, info.offset, info.nbytes, str(self.path))
+        data = np.empty(info.nbytes, np.uint8)
+        self.read_into(data, info.offset)
+        return data
+
+    def read_into(self, target: npt.NDArray[np.uint8], offset: int) -> None:
+        """Fill an array with the bytes of the file from an offset on; raises the errors of `tensor_bytes`."""
+        read_into(target, self._file, offset, str(self.path))
 
     def close(self) -> None:
         """Close the file; its metadata and table of tensors stay."""

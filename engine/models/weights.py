@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from engine.arrays import F32
 from engine.errors import FormatError, UnsupportedError
-from engine.formats.gguf import GGUFFile
+from engine.formats.gguf import GGUFFile, TensorInfo
 from engine.kernels import Kernels, Matrix
 from engine.quants import BLOCK_FORMATS, Tensor, WeightMemory, dequantize, load_matrix
 
@@ -25,6 +26,44 @@ def constant(array: F32) -> F32:
     return array
 
 
+class TensorReader:
+    """The bytes of a tensor, read from its file from the first to the last; it takes their digest meanwhile.
+
+    There is no more memory than for the largest piece that is asked for: a tensor may be larger than all others
+    together.
+    """
+
+    def __init__(self, gguf: GGUFFile, info: TensorInfo, note: Callable[[int], None]) -> None:
+        self._gguf = gguf
+        self._info = info
+        self._note = note  # called with the number of bytes of each piece that was read
+        self._buffer = np.empty(0, np.uint8)
+        self._position = 0
+        self._digest = xxhash.xxh3_128()
+
+    def __len__(self) -> int:
+        return self._info.nbytes
+
+    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
+        start, stop, _ = part.indices(len(self))
+        assert start == self._position, f"{self._info.name} is read out of order"
+        if len(self._buffer) < stop - start:
+            self._buffer = np.empty(stop - start, np.uint8)
+        piece = self._buffer[: stop - start]
+        self._gguf.read_into(piece, self._info.offset + start)
+        self._position = stop
+        if stop == len(self):
+            self._buffer = np.empty(0, np.uint8)  # whoever has the piece keeps the memory for as long as need be
+        self._digest.update(piece.data)
+        self._note(len(piece))
+        return piece
+
+    def digest(self) -> bytes:
+        """Return the xxh3-128 digest of the bytes, all of which must have been read."""
+        assert self._position == len(self), f"{self._info.name} is not read to its end"
+        return self._digest.digest()
+
+
 class Weights:
     """Hands out each tensor once, in the kernels' layout, and takes the fingerprint meanwhile."""
 
@@ -34,7 +73,7 @@ class Weights:
         self._memory = WeightMemory()
         self._progress = progress
         self._left = dict(gguf.tensors)
-        self._digests: dict[str, bytes] = {}
+        self._taken: dict[str, TensorReader] = {}
         self._total = sum(info.nbytes for info in gguf.tensors.values())
         self._done = 0
         for info in gguf.tensors.values():
@@ -66,10 +105,8 @@ class Weights:
     def experts(self, rows: Mapping[str, int], n_in: int, n_expert: int) -> tuple[Matrix, ...]:
         """Return a matrix for each expert out of tensors (n_expert, n_out, n_in); see `matrix`."""
         tensors = [self._pop(name, (n_expert, n, n_in)) for name, n in rows.items()]
-        return tuple(
-            load_matrix([tensor.part(expert) for tensor in tensors], self._kernels, self._memory)
-            for expert in range(n_expert)
-        )
+        experts = zip(*(tensor.parts() for tensor in tensors), strict=True)
+        return tuple(load_matrix(expert, self._kernels, self._memory) for expert in experts)
 
     def embeddings(self, n_vocab: int, n_embd: int) -> tuple[Matrix, Matrix]:
         """Return the embeddings of the tokens and the output matrix, which is the same one where they are tied.
@@ -93,12 +130,13 @@ class Weights:
             raise FormatError(
                 f"The model {self._gguf.path} has the tensor {name} in the shape {info.shape} instead of {shape}."
             )
-        data = self._gguf.tensor_bytes(name)
-        self._digests[name] = xxhash.xxh3_128_digest(data.data)
-        self._done += info.nbytes
+        self._taken[name] = taken = TensorReader(self._gguf, info, self._note)
+        return Tensor(info.type, shape, taken)
+
+    def _note(self, n_bytes: int) -> None:
+        self._done += n_bytes
         if self._progress is not None:
             self._progress(self._done, self._total)
-        return Tensor(info.type, shape, data)
 
     def finish(self) -> str:
         """Return the fingerprint of the tensors used: 32 hexadecimal digits over their bytes, types and shapes.
@@ -112,10 +150,10 @@ class Weights:
                 f"{', '.join(sorted(self._left)[:3])}{', …' if len(self._left) > 3 else ''}."
             )
         digest = xxhash.xxh3_128()
-        for name in sorted(self._digests):
+        for name in sorted(self._taken):
             info = self._gguf.tensors[name]
             digest.update(f"{name}\0{info.type.name}\0{info.shape}\0".encode())
-            digest.update(self._digests[name])
+            digest.update(self._taken[name].digest())
         return digest.hexdigest()
 
 

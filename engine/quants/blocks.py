@@ -9,13 +9,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from engine.kernels.layout import Layout
+
+
+class TensorData(Protocol):
+    """The bytes of a tensor, as an array or as what reads them from a file.
+
+    They are asked for once, from the first to the last; what came of one slice is good until the next one.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> NDArray[np.uint8]: ...
+
 
 Blocks = NDArray[np.uint8]  # (n_blocks, block_bytes)
 Weights = NDArray[np.float32]  # (n_blocks, block_size)

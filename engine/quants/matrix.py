@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from engine.kernels import DenseMatrix, Kernels, Matrix, PackedMatrix, Part
 from engine.kernels.layout import GROUP
 from engine.kernels.team import ThreadTeam
-from engine.quants.blocks import BLOCK_FORMATS, QuantizedFormat
+from engine.quants.blocks import BLOCK_FORMATS, QuantizedFormat, TensorData
 from engine.quants.dequantize import dequantize
 from engine.quants.packing import WeightMemory, pack, pack_floats
+
+_PIECE_BYTES = 1 << 21  # what is read at once: it is still in a cache when it is rearranged
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,21 @@ class Tensor:
 
     type: GGMLQuantizationType
     shape: tuple[int, ...]
-    data: NDArray[np.uint8]  # (n_bytes,)
+    data: TensorData
 
-    def part(self, index: int) -> Tensor:
-        """Return the tensor at an index of the first axis."""
-        return Tensor(self.type, self.shape[1:], self.data.reshape(self.shape[0], -1)[index])
+    def parts(self) -> Iterator[Tensor]:
+        """Yield the tensors along the first axis; each is good until the next one."""
+        nbytes = len(self.data) // self.shape[0]
+        for first in range(0, len(self.data), nbytes):
+            yield Tensor(self.type, self.shape[1:], self.data[first : first + nbytes])
+
+    def pieces(self) -> Iterator[NDArray[np.uint8]]:
+        """Yield the bytes of some rows after the other, (n_rows, row_bytes): whole groups but for the last ones."""
+        n_rows = self.shape[0]
+        row_bytes = len(self.data) // n_rows
+        step = max(1, _PIECE_BYTES // (GROUP * row_bytes)) * GROUP
+        for first in range(0, n_rows, step):
+            yield self.data[first * row_bytes : min(first + step, n_rows) * row_bytes].reshape(-1, row_bytes)
 
 
 def load_matrix(
@@ -63,11 +75,19 @@ def _runs(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 def _part(tensors: Sequence[Tensor], team: ThreadTeam, memory: WeightMemory, *, precise: bool) -> Part:
     n_out, n_in = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1]
-    shape = n_out, n_in
-    data = np.concatenate([tensor.data for tensor in tensors]) if len(tensors) > 1 else tensors[0].data
     block_format = BLOCK_FORMATS[tensors[0].type]
     if issubclass(block_format, QuantizedFormat):
-        packed = pack(data, block_format, shape, team=team, memory=memory)
-        return Part(block_format.layout, packed, n_out=n_out, n_in=n_in, precise=precise)
-    packed = pack_floats(data, shape, team=team, memory=memory)
-    return Part(block_format.type.name.lower(), packed, n_out=n_out, n_in=n_in)
+        group_bytes = block_format.layout.group_bytes(n_in)
+        part = Part(block_format.layout, memory.take(n_out, group_bytes), n_out=n_out, n_in=n_in, precise=precise)
+    else:
+        group_bytes = n_in * GROUP * block_format.block_bytes
+        part = Part(block_format.type.name.lower(), memory.take(n_out, group_bytes), n_out=n_out, n_in=n_in)
+    first = 0
+    for rows in (piece for tensor in tensors for piece in tensor.pieces()):
+        groups = part.data[first : first + -(-len(rows) // GROUP)]
+        if issubclass(block_format, QuantizedFormat):
+            pack(rows, block_format, groups, n_in=n_in, team=team)
+        else:
+            pack_floats(rows, groups, n_in=n_in, team=team)
+        first += len(groups)
+    return part

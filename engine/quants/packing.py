@@ -26,8 +26,9 @@ class WeightMemory:
     def __init__(self) -> None:
         self._free = np.empty(0, np.uint8)
 
-    def take(self, n_groups: int, group_bytes: int) -> NDArray[np.uint8]:
-        """Return an array (n_groups, group_bytes) whose content is not set."""
+    def take(self, n_rows: int, group_bytes: int) -> NDArray[np.uint8]:
+        """Return an array (n_groups, group_bytes) for the groups of so many rows, whose content is not set."""
+        n_groups = -(-n_rows // GROUP)
         nbytes = n_groups * group_bytes
         if nbytes > _PIECE_BYTES // 4:
             return np.empty((n_groups, group_bytes), np.uint8)
@@ -38,21 +39,17 @@ class WeightMemory:
 
 
 def pack(
-    data: NDArray[np.uint8],
+    rows: NDArray[np.uint8],
     block_format: type[QuantizedFormat],
-    shape: tuple[int, int],
+    out: NDArray[np.uint8],
     *,
+    n_in: int,
     team: ThreadTeam,
-    memory: WeightMemory,
-) -> NDArray[np.uint8]:
-    """Return a tensor (n_out, n_in) as groups of bricks, shape (n_groups, group_bytes); see `kernels.layout`.
+) -> None:
+    """Write rows of a tensor, (n_rows, row_bytes) as in the file, as groups of bricks (n_groups, group_bytes).
 
-    `data` holds the tensor's bytes as in the file. Rows that fill up the last group are zero.
+    See `kernels.layout`. Rows that fill up the last group are zero.
     """
-    n_out, n_in = shape
-    n_groups = -(-n_out // GROUP)
-    rows = data.reshape(n_out, -1)
-    out = memory.take(n_groups, block_format.layout.group_bytes(n_in))
     step = max(1, _CHUNK_WEIGHTS // (GROUP * n_in))
 
     def rearrange(chunk: int) -> None:
@@ -64,31 +61,23 @@ def pack(
         parts = block_format.split(part.reshape(-1, block_format.block_bytes))
         target[...] = _records(block_format.layout, parts, len(target), n_in)
 
-    team.run(-(-n_groups // step), rearrange)
-    return out
+    team.run(-(-len(out) // step), rearrange)
 
 
-def pack_floats(
-    data: NDArray[np.uint8], shape: tuple[int, int], *, team: ThreadTeam, memory: WeightMemory
-) -> NDArray[np.uint8]:
-    """Return a tensor (n_out, n_in) of floats as groups of rows, the values of an input side by side.
+def pack_floats(rows: NDArray[np.uint8], out: NDArray[np.uint8], *, n_in: int, team: ThreadTeam) -> None:
+    """Write rows of floats, (n_rows, row_bytes) as in the file, as groups with the values of an input side by side.
 
-    The shape of the result is (n_groups, group_bytes); rows that fill up the last group are zero.
+    `out` is (n_groups, group_bytes); rows that fill up the last group are zero.
     """
-    n_out, n_in = shape
-    rows = data.reshape(n_out, -1)
     elements = rows.view(np.dtype(f"u{rows.shape[1] // n_in}"))
-    n_groups = -(-n_out // GROUP)
-    out = memory.take(n_groups, n_in * GROUP * elements.itemsize)
-    target = out.view(elements.dtype).reshape(n_groups, n_in, GROUP)
+    target = out.view(elements.dtype).reshape(len(out), n_in, GROUP)
 
     def rearrange(group: int) -> None:
         part = elements[group * GROUP : (group + 1) * GROUP]
         target[group, :, : len(part)] = part.T
         target[group, :, len(part) :] = 0
 
-    team.run(n_groups, rearrange)
-    return out
+    team.run(len(out), rearrange)
 
 
 def _records(layout: Layout, parts: Parts, n_groups: int, n_in: int) -> NDArray[np.uint8]:
