@@ -4,6 +4,8 @@ Every failure with a cause outside the program (a file, a limit, a wish that can
 `DormouseError` whose text is one sentence in the user's words. Anything else that is raised is a bug.
 """
 
+_MOST_LETTERS = 60
+
 
 class DormouseError(Exception):
     """A failure that is told to the user as it stands: one clear sentence, no code words."""
@@ -37,3 +39,8 @@ class NotFiniteError(DormouseError):
             "The model computes values that are not numbers: its file may be damaged. "
             "Fetch it again, or load another one."
         )
+
+
+def excerpt(text: str) -> str:
+    """Return a text out of a file, quoted as a sentence can have it: in one line, and not longer than that."""
+    return repr(text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…")

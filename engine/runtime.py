@@ -75,6 +75,13 @@ class Runtime:
 
         Raises DormouseError (FormatError, UnsupportedError) with the reason why it can't be used.
         """
+        try:
+            return cls._load(path, kernels, settings, progress)
+        except MemoryError as error:
+            raise DormouseError(f"There is not enough memory for the model {path}.") from error
+
+    @classmethod
+    def _load(cls, path: Path, kernels: Kernels, settings: EngineSettings, progress: LoadProgress | None) -> Runtime:
         with open_gguf(path) as gguf:
             check_architecture(gguf)  # first: of what stops a model here, it says most
             tokenizer = load_tokenizer(gguf)

@@ -23,7 +23,7 @@ from gguf.constants import (
     Keys,
 )
 
-from engine.errors import DormouseError, FormatError, UnsupportedError
+from engine.errors import DormouseError, FormatError, UnsupportedError, excerpt
 from engine.formats.binary import ByteReader, read_into
 
 _MAGIC = b"GGUF"
@@ -49,6 +49,15 @@ _NUMBERS: dict[int, np.dtype[Any]] = {
     GGUFValueType.INT64: np.dtype("<i8"),
     GGUFValueType.FLOAT32: np.dtype("<f4"),
     GGUFValueType.FLOAT64: np.dtype("<f8"),
+}
+
+_KINDS: Mapping[type, str] = {
+    bool: "a yes or no",
+    int: "a whole number",
+    float: "a decimal number",
+    str: "a text",
+    list: "a list of texts",
+    np.ndarray: "a list of numbers",
 }
 
 T = TypeVar("T")
@@ -103,8 +112,10 @@ class GGUFFile:
         value = self.metadata.get(key, default)
         if value is None:
             raise FormatError(f"The file {self.path} lacks the metadata {key}.")
-        if not isinstance(value, kind):
-            raise FormatError(f"The file {self.path} has a {type(value).__name__} as its metadata {key}.")
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise FormatError(
+                f"The file {self.path} has {_KINDS[type(value)]} as its metadata {key}, not {_KINDS[kind]}."
+            )
         return value
 
     def tensor_bytes(self, name: str) -> npt.NDArray[np.uint8]:
@@ -193,7 +204,7 @@ def _read_metadata(cursor: ByteReader, n: int) -> dict[str, object]:
     for _ in range(cursor.count(n, item_size=_MIN_METADATA_SIZE, what="metadata entries")):
         key = cursor.string()
         if key in metadata:
-            cursor.fail(f"it has the metadata {key!r} twice")
+            cursor.fail(f"it has the metadata {excerpt(key)} twice")
         (type_id,) = cursor.unpack(_TYPE_ID)
         is_array = type_id == GGUFValueType.ARRAY
         metadata[key] = _read_array(cursor, key) if is_array else _read_scalar(cursor, key, type_id)
@@ -208,7 +219,7 @@ def _read_scalar(cursor: ByteReader, key: str, type_id: int) -> object:
 def _read_array(cursor: ByteReader, key: str) -> list[str] | npt.NDArray[Any]:
     type_id, n = cursor.unpack(_ARRAY)
     if type_id == GGUFValueType.ARRAY:
-        raise UnsupportedError(f"The file {cursor.name} has an array of arrays as its metadata {key!r}.")
+        raise UnsupportedError(f"The file {cursor.name} has an array of arrays as its metadata {excerpt(key)}.")
     return _read_items(cursor, key, type_id, n)
 
 
@@ -218,13 +229,13 @@ def _read_items(cursor: ByteReader, key: str, type_id: int, n: int) -> list[str]
     if type_id == GGUFValueType.BOOL:
         return cursor.array(n, np.uint8).astype(bool)
     if type_id not in _NUMBERS:
-        cursor.fail(f"its metadata {key!r} is of the unknown type {type_id}")
+        cursor.fail(f"its metadata {excerpt(key)} is of the unknown type {type_id}")
     return cursor.array(n, _NUMBERS[type_id])
 
 
 def _alignment(cursor: ByteReader, metadata: Mapping[str, object]) -> int:
     alignment = metadata.get(Keys.General.ALIGNMENT, GGUF_DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or alignment <= 0 or alignment.bit_count() != 1:
+    if type(alignment) is not int or alignment <= 0 or alignment.bit_count() != 1:
         cursor.fail(f"its alignment {alignment} is not a power of two")
     return alignment
 
@@ -234,14 +245,14 @@ def _read_tensors(cursor: ByteReader, n: int, *, alignment: int) -> dict[str, Te
     for _ in range(cursor.count(n, item_size=_MIN_TENSOR_SIZE, what="tensors")):
         tensor = _read_tensor(cursor, alignment=alignment)
         if tensor.name in tensors:
-            cursor.fail(f"it has the tensor {tensor.name!r} twice")
+            cursor.fail(f"it has the tensor {excerpt(tensor.name)} twice")
         tensors[tensor.name] = tensor
     data_start = -(-cursor.position // alignment) * alignment
     file_size = cursor.position + cursor.remaining
     for tensor in tensors.values():
         placed = replace(tensor, offset=data_start + tensor.offset)
         if placed.offset + placed.nbytes > file_size:
-            cursor.fail(f"it ends at byte {file_size}, before the end of the tensor {tensor.name!r}")
+            cursor.fail(f"it ends at byte {file_size}, before the end of the tensor {excerpt(tensor.name)}")
         tensors[tensor.name] = placed
     return tensors
 
@@ -251,20 +262,20 @@ def _read_tensor(cursor: ByteReader, *, alignment: int) -> TensorInfo:
     name = cursor.string()
     (n_dimensions,) = cursor.unpack(_N_DIMENSIONS)
     if n_dimensions > _MAX_DIMENSIONS:
-        cursor.fail(f"the tensor {name!r} claims {n_dimensions} dimensions")
+        cursor.fail(f"the tensor {excerpt(name)} claims {n_dimensions} dimensions")
     shape = tuple(cursor.array(n_dimensions, "<u8").tolist()[::-1])
     type_id, offset = cursor.unpack(_TENSOR_PLACE)
     if type_id not in GGML_QUANT_SIZES:
         raise UnsupportedError(
-            f"The file {cursor.name} can't be used: its tensor {name!r} has type {type_id}, "
+            f"The file {cursor.name} can't be used: its tensor {excerpt(name)} has type {type_id}, "
             "which this version doesn't know."
         )
     tensor_type = GGMLQuantizationType(type_id)
     block_size, block_nbytes = GGML_QUANT_SIZES[tensor_type]
     row_size = shape[-1] if shape else 1
     if row_size % block_size:
-        cursor.fail(f"the rows of the tensor {name!r} have {row_size} weights, not a multiple of {block_size}")
+        cursor.fail(f"the rows of the tensor {excerpt(name)} have {row_size} weights, not a multiple of {block_size}")
     if offset % alignment:
-        cursor.fail(f"the tensor {name!r} does not begin at a multiple of {alignment} bytes")
+        cursor.fail(f"the tensor {excerpt(name)} does not begin at a multiple of {alignment} bytes")
     nbytes = math.prod(shape) // block_size * block_nbytes
     return TensorInfo(name, shape, tensor_type, offset, nbytes)

@@ -13,6 +13,8 @@ from engine.kernels.kv_types import KVRows, RowSpan, store_rows
 from engine.memory.kv_rows import KVBuffer, LayerShape
 from engine.memory.protocol import MemoryPart, RowChunk
 
+_LEAST_ROOM = 1 << 14  # rows that a window's buffer may have at once
+
 StoreRows = Callable[[F32, KVRows, RowSpan], None]  # see kv_types.store_rows
 
 
@@ -129,9 +131,11 @@ class SlidingWindowMemory(AttentionMemory):
     def _make_room(self, n: int) -> None:
         end = self.n_tokens + n
         if end > self._buffer.start + self._buffer.capacity:
-            # room for another window behind this one, so that single tokens seldom move the buffer
+            # room for another window behind this one, so that single tokens seldom move the buffer; but a window may be
+            # wider than any text
             first = self.first_row(self.n_tokens)
-            self._buffer.reserve(first, self.n_tokens, max(end, first + 2 * self.n_swa))
+            room = min(2 * self.n_swa, max(_LEAST_ROOM, 2 * (end - first)))
+            self._buffer.reserve(first, self.n_tokens, max(end, first + room))
 
     def reuse_point(self, n: int) -> int:
         if n >= self.n_tokens:

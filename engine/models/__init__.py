@@ -8,7 +8,7 @@ from pathlib import Path
 
 import xxhash
 
-from engine.errors import UnsupportedError
+from engine.errors import UnsupportedError, excerpt
 from engine.formats.gguf import GGUFFile
 from engine.kernels import Kernels
 from engine.models.cohere2 import load_cohere2
@@ -92,7 +92,7 @@ def check_architecture(gguf: GGUFFile) -> None:
     architecture = Hyperparameters(gguf).architecture
     if architecture not in ARCHITECTURES:
         raise UnsupportedError(
-            f"The model {gguf.path} has the architecture “{architecture}”, "
+            f"The model {gguf.path} has the architecture {excerpt(architecture)}, "
             f"which is not supported; supported are: {', '.join(ARCHITECTURES)}."
         )
 
@@ -107,6 +107,8 @@ def load_model(gguf: GGUFFile, kernels: Kernels, *, progress: LoadProgress | Non
     hyperparameters = Hyperparameters(gguf)
     weights = Weights(gguf, kernels, progress)
     model = ARCHITECTURES[hyperparameters.architecture](hyperparameters, weights, kernels)
+    if not any(model.layer_memories):
+        raise UnsupportedError(f"The model {gguf.path} has no layer that remembers tokens, which is not supported.")
     tensors, metadata = weights.finish(), hyperparameters.metadata.digest()
     fingerprint = xxhash.xxh3_128_hexdigest(bytes.fromhex(tensors) + metadata)
     return LoadedModel(model, gguf.path, fingerprint, tensors)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NoReturn
 
 import numpy as np
 
-from engine.errors import FormatError, UnsupportedError
+from engine.errors import FormatError, UnsupportedError, excerpt
 from engine.formats.gguf import GGUFFile
 from engine.models.metadata import ShapingMetadata
+from engine.models.ranges import RANGES
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,10 @@ class ModelConfig:
 
 
 class Hyperparameters:
-    """Typed access to the metadata keys of one architecture, `{architecture}.{key}`."""
+    """Typed access to the metadata keys of one architecture, `{architecture}.{key}`.
+
+    Numbers are within their `RANGES`. What is not, or of another type, raises FormatError, which names the key.
+    """
 
     def __init__(self, gguf: GGUFFile) -> None:
         self._gguf = gguf
@@ -107,18 +112,32 @@ class Hyperparameters:
         value = self._layer_value(key, layer)
         if value is None:
             value = self.metadata.value(f"{self.architecture}.{key}", int, default)
-        if value < 1:
-            raise FormatError(f"The file {self._gguf.path} says {self.architecture}.{key} = {value}.")
+        self._check(key, value, layer)
         return value
 
     def optional_integer(self, key: str, *, layer: int | None = None) -> int | None:
         """Return an integer, None where it is absent or 0; of `layer` where the file has one for each."""
         value = self._layer_value(key, layer)
-        return (self.metadata.value(f"{self.architecture}.{key}", int, 0) if value is None else value) or None
+        if value is None:
+            value = self.metadata.value(f"{self.architecture}.{key}", int, 0)
+        if value == 0:
+            return None
+        self._check(key, value, layer)
+        return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a floating-point number."""
-        return self.metadata.value(f"{self.architecture}.{key}", float, default)
+        value = self.metadata.value(f"{self.architecture}.{key}", float, default)
+        self._check(key, value)
+        return value
+
+    def optional_number(self, key: str, default: float = 0.0) -> float | None:
+        """Return a floating-point number, None where it is 0."""
+        value = self.metadata.value(f"{self.architecture}.{key}", float, default)
+        if value == 0:
+            return None
+        self._check(key, value)
+        return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string."""
@@ -156,8 +175,10 @@ class Hyperparameters:
         n_head = self.integer("attention.head_count", layer=layer)
         n_head_kv = self.integer("attention.head_count_kv", n_head, layer=layer)
         if n_head % n_head_kv:
-            raise FormatError(f"The model has {n_head} heads for {n_head_kv} key heads, which doesn't divide.")
+            self.refuse("attention.head_count_kv", f"is {n_head_kv}, which doesn't divide the {n_head} heads")
         head_dim = self.head_dim(layer=layer)
+        if rope is not None and rope.n_rot > head_dim:
+            self.refuse("rope.dimension_count", f"is {rope.n_rot}, more than the {head_dim} values of a head")
         return AttentionConfig(
             n_head=n_head,
             n_head_kv=n_head_kv,
@@ -173,13 +194,16 @@ class Hyperparameters:
 
     def swa_layers(self, pattern: int) -> list[bool]:
         """Return which layers have a sliding window: all but every `pattern`-th, where the file does not say it."""
-        value = self.metadata.get(f"{self.architecture}.attention.sliding_window_pattern")
+        key = "attention.sliding_window_pattern"
+        value = self.metadata.get(f"{self.architecture}.{key}")
         value = pattern if value is None else value
-        if isinstance(value, int):
+        if isinstance(value, int) and not isinstance(value, bool):
+            if value:
+                self._check(key, value)
             return [value == 0 or layer % value < value - 1 for layer in range(self.n_layer)]
-        if not isinstance(value, np.ndarray) or len(value) < self.n_layer:
-            raise FormatError(f"The file {self._gguf.path} doesn't say of each layer whether it has a sliding window.")
-        return [bool(flag) for flag in value[: self.n_layer]]
+        if not isinstance(value, np.ndarray) or len(value) != self.n_layer:
+            self.refuse(key, "doesn't say of each layer whether it has a sliding window")
+        return [bool(flag) for flag in value]
 
     def experts(
         self, *, n_ff: int, normalize: bool, gating: Gating = Gating.SOFTMAX, n_ff_shared: int | None = None
@@ -187,7 +211,7 @@ class Hyperparameters:
         """Return the experts of a layer, `gating` standing in where the file doesn't say it."""
         n_expert, n_expert_used = self.integer("expert_count"), self.integer("expert_used_count")
         if n_expert_used > n_expert:
-            raise FormatError(f"The model uses {n_expert_used} experts of {n_expert}.")
+            self.refuse("expert_used_count", f"is {n_expert_used}, of {n_expert} experts")
         number = self.integer("expert_gating_func", gating)
         if number not in set(Gating):
             raise UnsupportedError(f"The experts' gating function {number} is not supported.")
@@ -197,14 +221,16 @@ class Hyperparameters:
             n_ff=n_ff,
             gating=Gating(number),
             normalize=normalize,
-            scale=self.number("expert_weights_scale", 0.0) or 1.0,
+            scale=self.optional_number("expert_weights_scale") or 1.0,
             n_ff_shared=n_ff_shared,
         )
 
     def head_dim(self, *, layer: int | None = None) -> int:
         """Return the length of a key."""
-        n_head = self.integer("attention.head_count", layer=layer)
-        return self.integer("attention.key_length", self.integer("embedding_length") // n_head)
+        n_head, n_embd = self.integer("attention.head_count", layer=layer), self.integer("embedding_length")
+        if n_head > n_embd and f"{self.architecture}.attention.key_length" not in self.metadata:
+            self.refuse("attention.head_count", f"is {n_head}, more than the {n_embd} values to be shared among them")
+        return self.integer("attention.key_length", n_embd // n_head)
 
     def rope(
         self, *, interleaved: bool, base: float | None = None, scaled: bool = True, layer: int | None = None
@@ -215,22 +241,19 @@ class Hyperparameters:
         """
         kind = self.text("rope.scaling.type", "linear")
         if kind not in ("none", "linear", "yarn", "longrope"):
-            raise UnsupportedError(f"RoPE scaling of the type “{kind}” is not supported.")
+            raise UnsupportedError(f"RoPE scaling of the type {excerpt(kind)} is not supported.")
         head_dim = self.head_dim(layer=layer)
         plain = RopeConfig(
             n_rot=self.integer("rope.dimension_count", head_dim),
             base=self.number("rope.freq_base", 10000.0) if base is None else base,
             interleaved=interleaved,
         )
-        if plain.n_rot > head_dim or plain.n_rot % 2 or plain.base <= 1:
-            raise FormatError(
-                f"The file {self._gguf.path} rotates {plain.n_rot} of {head_dim} values to the base {plain.base:g}."
-            )
+        self.check_rotation("rope.dimension_count", plain.n_rot, head_dim)
         if not scaled:
             return plain
         n_ctx_train = self.integer("context_length")
         n_ctx_orig = self.integer("rope.scaling.original_context_length", n_ctx_train)
-        factor = self.number("rope.scaling.factor", 0.0) or self.number("rope.scale_linear", 0.0) or 1.0
+        factor = self.optional_number("rope.scaling.factor") or self.optional_number("rope.scale_linear") or 1.0
         magnitude, yarn = self.number("rope.scaling.attn_factor", 1.0), None
         if kind == "yarn":
             yarn = YarnConfig(
@@ -253,6 +276,23 @@ class Hyperparameters:
         values = self.metadata.get(f"{self.architecture}.{key}")
         if layer is None or not isinstance(values, list | np.ndarray):
             return None
-        if layer >= len(values):
-            raise FormatError(f"The file {self._gguf.path} has no {self.architecture}.{key} for layer {layer}.")
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "biu":
+            self.refuse(key, "has no whole number for each layer")
+        if not layer < len(values) <= self.n_layer:
+            self.refuse(key, f"has {len(values)} numbers for {self.n_layer} layers")
         return int(values[layer])
+
+    def check_rotation(self, key: str, n_rot: int, head_dim: int) -> None:
+        """Refuse to rotate n_rot values of a head, which `key` gives, if no head has so many, or they are no pairs."""
+        if n_rot > head_dim or n_rot % 2:
+            self.refuse(key, f"is {n_rot}, which are no pairs of the {head_dim} values of a head")
+
+    def refuse(self, key: str, problem: str) -> NoReturn:
+        """Raise FormatError with what is wrong with what a key says."""
+        raise FormatError(f"The file {self._gguf.path} can't be used: its {self.architecture}.{key} {problem}.")
+
+    def _check(self, key: str, value: float, layer: int | None = None) -> None:
+        """Refuse a value that is not in the range of its key."""
+        if value not in RANGES[key]:
+            where = "" if layer is None else f" in layer {layer}"
+            self.refuse(key, f"is {value}{where}, not {RANGES[key]}")

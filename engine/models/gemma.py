@@ -20,7 +20,7 @@ def load_gemma2(hyperparameters: Hyperparameters, weights: Weights, kernels: Ker
     rope = hyperparameters.rope(interleaved=False)
     base = hyperparameters.number("rope.freq_base_swa", rope.base)
     scale = _scale(hyperparameters, _GEMMA2_27B)
-    softcap = hyperparameters.number("attn_logit_softcapping", 50.0)
+    softcap = hyperparameters.optional_number("attn_logit_softcapping", 50.0)
     full = hyperparameters.attention(rope=rope, scale=scale, softcap=softcap)
     windowed = hyperparameters.attention(
         rope=hyperparameters.rope(interleaved=False, base=base),
@@ -29,7 +29,7 @@ def load_gemma2(hyperparameters: Hyperparameters, weights: Weights, kernels: Ker
         softcap=softcap,
     )
     attention = [windowed if swa else full for swa in hyperparameters.swa_layers(_GEMMA2_PATTERN)]
-    logit_softcap = hyperparameters.number("final_logit_softcapping", 30.0)
+    logit_softcap = hyperparameters.optional_number("final_logit_softcapping", 30.0)
     return _load(hyperparameters, weights, kernels, attention, qk_norm=False, logit_softcap=logit_softcap)
 
 
@@ -43,7 +43,7 @@ def load_gemma3(hyperparameters: Hyperparameters, weights: Weights, kernels: Ker
         rope = hyperparameters.rope(interleaved=False, base=base, scaled=False)
         windowed = hyperparameters.attention(rope=rope, scale=scale, n_swa=n_swa)
         attention = [windowed if swa else full for swa in hyperparameters.swa_layers(_GEMMA3_PATTERN)]
-    logit_softcap = hyperparameters.number("final_logit_softcapping", 0.0) or None
+    logit_softcap = hyperparameters.optional_number("final_logit_softcapping")
     return _load(hyperparameters, weights, kernels, attention, qk_norm=True, logit_softcap=logit_softcap)
 
 
@@ -51,7 +51,7 @@ def _scale(hyperparameters: Hyperparameters, n_layer_27b: int) -> float | None:
     if hyperparameters.n_layer != n_layer_27b:
         return None
     n_embd, n_head = hyperparameters.integer("embedding_length"), hyperparameters.integer("attention.head_count")
-    return float((n_embd // n_head) ** -0.5)
+    return float((n_embd / n_head) ** -0.5)
 
 
 def _load(

@@ -71,8 +71,8 @@ def load_gemma3n(hyperparameters: Hyperparameters, weights: Weights, kernels: Ke
     n_embd, eps, n_layer = config.n_embd, config.norm_eps, config.n_layer
     swa = hyperparameters.swa_layers(_PATTERN)
     n_shared = hyperparameters.optional_integer("attention.shared_kv_layers")
-    n_own = min(n_layer, _N_LAYER_ROWS) if n_shared is None else n_layer - n_shared
-    attention = share_rows(weights, _attention(hyperparameters, swa), n_own)
+    n_shared = max(0, n_layer - _N_LAYER_ROWS) if n_shared is None else n_shared
+    attention = share_rows(hyperparameters, weights, _attention(hyperparameters, swa), n_shared)
     mixer = attention_by_layer(weights, attention, n_embd=n_embd, qk_norm_eps=eps)
     token_embd, output = weights.embeddings(config.n_vocab, n_embd)
     inputs = PerLayerInputs.load(weights, token_embd, n_layer=n_layer, n_embd_per_layer=_N_EMBD_PER_LAYER, eps=eps)
@@ -111,7 +111,7 @@ def load_gemma3n(hyperparameters: Hyperparameters, weights: Weights, kernels: Ke
         output_norm=Norm.load(weights, "output_norm", n_embd, eps=eps),
         output=output,
         embedding_scale=n_embd**0.5,
-        logit_softcap=hyperparameters.number("final_logit_softcapping", 30.0),
+        logit_softcap=hyperparameters.optional_number("final_logit_softcapping", 30.0),
     )
 
 

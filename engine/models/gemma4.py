@@ -120,7 +120,7 @@ def load_gemma4(hyperparameters: Hyperparameters, weights: Weights, kernels: Ker
         output_norm=Norm.load(weights, "output_norm", n_embd, eps=eps),
         output=output,
         embedding_scale=n_embd**0.5,
-        logit_softcap=hyperparameters.number("final_logit_softcapping", 30.0) or None,
+        logit_softcap=hyperparameters.optional_number("final_logit_softcapping", 30.0),
     )
 
 
@@ -130,6 +130,7 @@ def _attention(hyperparameters: Hyperparameters, weights: Weights) -> list[Atten
     head_dim_swa = hyperparameters.integer("attention.key_length_swa")
     rope = hyperparameters.rope(interleaved=False)
     n_rot_swa = hyperparameters.integer("rope.dimension_count_swa", rope.n_rot)
+    hyperparameters.check_rotation("rope.dimension_count_swa", n_rot_swa, head_dim_swa)
     base = hyperparameters.number("rope.freq_base_swa", 10000.0)
     rope_swa = replace(hyperparameters.rope(interleaved=False, base=base, scaled=False), n_rot=n_rot_swa)
 
@@ -145,4 +146,4 @@ def _attention(hyperparameters: Hyperparameters, weights: Weights) -> list[Atten
 
     layers = [attention(layer, swa=swa) for layer, swa in enumerate(hyperparameters.swa_layers(1))]
     n_shared = hyperparameters.optional_integer("attention.shared_kv_layers") or 0
-    return share_rows(weights, layers, len(layers) - n_shared)
+    return share_rows(hyperparameters, weights, layers, n_shared)

@@ -18,7 +18,7 @@ def load_granite(hyperparameters: Hyperparameters, weights: Weights, kernels: Ke
     rotated = hyperparameters.flag("rope.scaling.finetuned", True)
     attention = hyperparameters.attention(
         rope=hyperparameters.rope(interleaved=True) if rotated else None,
-        scale=hyperparameters.number("attention.scale", 0.0) or None,
+        scale=hyperparameters.optional_number("attention.scale"),
     )
     n_ff = hyperparameters.integer("feed_forward_length")
     ffn: int | ExpertsConfig = n_ff
@@ -31,7 +31,7 @@ def load_granite(hyperparameters: Hyperparameters, weights: Weights, kernels: Ke
         kernels,
         mixer=attention_by_layer(weights, [attention] * n_layer, n_embd=n_embd),
         ffn=ffn_by_layer(weights, [ffn] * n_layer, n_embd=n_embd, activation=kernels.silu_mul),
-        embedding_scale=hyperparameters.number("embedding_scale", 0.0) or 1.0,
-        residual_scale=hyperparameters.number("residual_scale", 0.0) or 1.0,
+        embedding_scale=hyperparameters.optional_number("embedding_scale") or 1.0,
+        residual_scale=hyperparameters.optional_number("residual_scale") or 1.0,
         logit_scale=1.0 / hyperparameters.number("logit_scale"),
     )

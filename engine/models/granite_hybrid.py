@@ -25,7 +25,7 @@ def load_granitehybrid(hyperparameters: Hyperparameters, weights: Weights, kerne
     # the key's name is a matter of history: here it says whether there is a rotation at all
     rotated = hyperparameters.flag("rope.scaling.finetuned", True)
     rope = Rope.load(weights, hyperparameters.rope(interleaved=True)) if rotated else None
-    scale = hyperparameters.number("attention.scale", 0.0) or None
+    scale = hyperparameters.optional_number("attention.scale")
 
     def mixer(layer: int) -> Mixer:
         if hyperparameters.optional_integer("attention.head_count_kv", layer=layer) is None:
@@ -39,7 +39,7 @@ def load_granitehybrid(hyperparameters: Hyperparameters, weights: Weights, kerne
         kernels,
         mixer=mixer,
         ffn=ffn_by_layer(weights, [ffn] * config.n_layer, n_embd=n_embd, activation=kernels.silu_mul),
-        embedding_scale=hyperparameters.number("embedding_scale", 0.0) or 1.0,
-        residual_scale=hyperparameters.number("residual_scale", 0.0) or 1.0,
-        logit_scale=1.0 / (hyperparameters.number("logit_scale", 0.0) or 1.0),
+        embedding_scale=hyperparameters.optional_number("embedding_scale") or 1.0,
+        residual_scale=hyperparameters.optional_number("residual_scale") or 1.0,
+        logit_scale=1.0 / (hyperparameters.optional_number("logit_scale") or 1.0),
     )

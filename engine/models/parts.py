@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine.models.config import AttentionConfig, ExpertsConfig
+from engine.models.config import AttentionConfig, ExpertsConfig, Hyperparameters
 from engine.models.layers import Attention, FeedForward, GatedFFN, MoE, Rope
 from engine.models.layers.ffn import Activation
 from engine.models.weights import Weights
@@ -25,19 +25,32 @@ def attention_by_layer(
     return load
 
 
-def share_rows(weights: Weights, attention: Sequence[AttentionConfig], n_own: int) -> list[AttentionConfig]:
-    """Let the layers from `n_own` on attend to the rows of the last layer before it with the same window.
+def share_rows(
+    hyperparameters: Hyperparameters, weights: Weights, attention: Sequence[AttentionConfig], n_shared: int
+) -> list[AttentionConfig]:
+    """Let the last `n_shared` layers attend to the rows of the last layer before them with the same window.
 
-    Their own tensors for keys and values, which some files have, are left out.
+    Their own tensors for keys and values, which some files have, are left out. Raises FormatError where there is no
+    such layer, or its heads are others.
     """
+    n_own = len(attention) - n_shared
+    owners = {config.n_swa: layer for layer, config in enumerate(attention[: max(0, n_own)])}
 
     def shared(layer: int) -> AttentionConfig:
         for name in ("attn_k.", "attn_k_norm.", "attn_v."):
             weights.skip(f"blk.{layer}.{name}")
         config = attention[layer]
-        return replace(config, rows_of=max(i for i in range(n_own) if attention[i].n_swa == config.n_swa))
+        return replace(config, rows_of=owners[config.n_swa])
 
+    for config in attention[max(0, n_own) :]:
+        owner = owners.get(config.n_swa)
+        if owner is None or _row_shape(attention[owner]) != _row_shape(config):
+            hyperparameters.refuse("attention.shared_kv_layers", f"is {n_shared}, but no earlier layer has such rows")
     return [*attention[:n_own], *map(shared, range(n_own, len(attention)))]
+
+
+def _row_shape(config: AttentionConfig) -> tuple[int, int, int]:
+    return config.n_head_kv, config.head_dim_k, config.head_dim_v
 
 
 def ffn_by_layer(

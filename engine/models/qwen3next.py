@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.errors import FormatError
 from engine.kernels import Kernels
 from engine.models.config import ExpertsConfig, Hyperparameters
 from engine.models.layers import Attention, Mixer, Rope
@@ -56,7 +55,7 @@ def _load(
     config = hyperparameters.config()
     n_predict = hyperparameters.optional_integer("nextn_predict_layers") or 0
     if n_predict >= config.n_layer:
-        raise FormatError(f"The model has {config.n_layer} layers, of which {n_predict} predict further tokens.")
+        hyperparameters.refuse("nextn_predict_layers", f"is {n_predict}, of {config.n_layer} layers")
     for layer in range(config.n_layer - n_predict, config.n_layer):
         weights.skip(f"blk.{layer}.")  # it predicts a further token, for speculative decoding
     config = replace(config, n_layer=config.n_layer - n_predict)

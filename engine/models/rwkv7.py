@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from engine.arrays import F32
-from engine.errors import FormatError
 from engine.kernels import Kernels
 from engine.models.config import Hyperparameters
 from engine.models.layers import Layer
@@ -64,7 +63,7 @@ def load_rwkv7(hyperparameters: Hyperparameters, weights: Weights, kernels: Kern
 def _load_time_mix(hyperparameters: Hyperparameters, weights: Weights, layer: int) -> TimeMix:
     n_embd, head_dim = hyperparameters.integer("embedding_length"), hyperparameters.integer("wkv.head_size")
     if n_embd % head_dim:
-        raise FormatError(f"The model has {n_embd} values for heads of {head_dim}, which doesn't divide.")
+        hyperparameters.refuse("wkv.head_size", f"is {head_dim}, which doesn't divide the {n_embd} values")
     name = f"blk.{layer}.time_mix"
 
     def vector(part: str, kind: str = "weight") -> F32:

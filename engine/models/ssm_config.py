@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import FormatError
 from engine.models.config import Hyperparameters
 
 
@@ -31,10 +30,13 @@ class SSMConfig:
             dt_rank=hyperparameters.integer("ssm.time_step_rank"),
             n_group=hyperparameters.integer("ssm.group_count") if in_groups else 1,
         )
-        if in_groups and (config.d_inner % config.dt_rank or config.dt_rank % config.n_group):
-            raise FormatError(
-                f"The model has {config.d_inner} values for {config.dt_rank} heads in {config.n_group} groups, "
-                "which doesn't divide."
+        if in_groups and config.d_inner % config.dt_rank:
+            hyperparameters.refuse(
+                "ssm.time_step_rank", f"is {config.dt_rank}, which doesn't divide the {config.d_inner} values"
+            )
+        if in_groups and config.dt_rank % config.n_group:
+            hyperparameters.refuse(
+                "ssm.group_count", f"is {config.n_group}, which doesn't divide the {config.dt_rank} heads"
             )
         return config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -9,7 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from engine.arrays import F32
-from engine.errors import FormatError, UnsupportedError
+from engine.errors import FormatError, UnsupportedError, excerpt
 from engine.formats.gguf import GGUFFile, TensorInfo
 from engine.kernels import Kernels, Matrix
 from engine.quants import BLOCK_FORMATS, Tensor, WeightMemory, dequantize, load_matrix
@@ -73,6 +74,7 @@ class Weights:
         self._memory = WeightMemory()
         self._progress = progress
         self._left = dict(gguf.tensors)
+        self._names = sorted(self._left)
         self._taken: dict[str, TensorReader] = {}
         self._total = sum(info.nbytes for info in gguf.tensors.values())
         self._done = 0
@@ -80,7 +82,7 @@ class Weights:
             if info.type not in BLOCK_FORMATS:
                 raise UnsupportedError(
                     f"The model {gguf.path} has tensors of the type {info.type.name} "
-                    f"({info.name}), which is not supported."
+                    f"({excerpt(info.name)}), which is not supported."
                 )
 
     def __contains__(self, name: str) -> bool:
@@ -119,8 +121,12 @@ class Weights:
 
     def skip(self, prefix: str) -> None:
         """Leave out the tensors whose names begin with `prefix`: parts of the model that are knowingly not run here."""
-        for name in [name for name in self._left if name.startswith(prefix)]:
-            self._total -= self._left.pop(name).nbytes
+        for place in range(bisect_left(self._names, prefix), len(self._names)):
+            name = self._names[place]
+            if not name.startswith(prefix):
+                break
+            if (info := self._left.pop(name, None)) is not None:
+                self._total -= info.nbytes
 
     def _pop(self, name: str, shape: tuple[int, ...]) -> Tensor:
         info = self._left.pop(name, None)
@@ -147,7 +153,7 @@ class Weights:
         if self._left:
             raise UnsupportedError(
                 f"The model {self._gguf.path} has tensors that its architecture does not use here: "
-                f"{', '.join(sorted(self._left)[:3])}{', …' if len(self._left) > 3 else ''}."
+                f"{', '.join(map(excerpt, sorted(self._left)[:3]))}{', …' if len(self._left) > 3 else ''}."
             )
         digest = xxhash.xxh3_128()
         for name in sorted(self._taken):

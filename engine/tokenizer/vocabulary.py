@@ -11,7 +11,7 @@ import numpy.typing as npt
 import xxhash
 from gguf.constants import Keys, TokenType
 
-from engine.errors import FormatError, UnsupportedError
+from engine.errors import FormatError, UnsupportedError, excerpt
 from engine.formats.gguf import GGUFFile
 from engine.tokenizer.pretokenizers import PRE_TOKENIZERS
 from engine.tokenizer.special import SpecialTokens, find_special_tokens
@@ -81,12 +81,14 @@ def read_vocabulary(gguf: GGUFFile) -> Vocabulary:
     model = gguf.value(Keys.Tokenizer.MODEL, str)
     if model not in {SPM, BPE, RWKV, _GEMMA4}:
         raise UnsupportedError(
-            f"The file {gguf.path} asks for the tokenizer {model!r}, which this version doesn't know."
+            f"The file {gguf.path} asks for the tokenizer {excerpt(model)}, which this version doesn't know."
         )
     pre = _GEMMA4 if model == _GEMMA4 else _read_pre(gguf) if model == BPE else ""
     defaults = _default_special_tokens(model, pre)
     model = BPE if pre else model
     tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(gguf.value(Keys.Tokenizer.LIST, list))]
+    if not tokens:
+        raise FormatError(f"The file {gguf.path} is damaged: its vocabulary is empty.")
     ids: dict[str, int] = {}
     for start in range(0, len(tokens), _PIECE):  # between which other threads get a turn
         ids.update(zip(tokens[start : start + _PIECE], range(start, len(tokens)), strict=False))
@@ -97,7 +99,7 @@ def read_vocabulary(gguf: GGUFFile) -> Vocabulary:
     types[list(special.control)] = TokenType.CONTROL
     for i in np.flatnonzero(types == TokenType.BYTE):
         if not _BYTE_TOKEN.fullmatch(tokens[i]):
-            raise FormatError(f"The file {gguf.path} is damaged: its token {tokens[i]!r} does not name a byte.")
+            raise FormatError(f"The file {gguf.path} is damaged: its token {excerpt(tokens[i])} does not name a byte.")
     add_bos = gguf.value(Keys.Tokenizer.ADD_BOS, bool, PRE_TOKENIZERS[pre].add_bos if pre else model == SPM)
     if pre and PRE_TOKENIZERS[pre].always_bos:
         add_bos = True
@@ -121,7 +123,7 @@ def _read_pre(gguf: GGUFFile) -> str:
     pre = gguf.value(Keys.Tokenizer.PRE, str)
     if pre not in PRE_TOKENIZERS:
         raise UnsupportedError(
-            f"The file {gguf.path} asks for the pre-tokenizer {pre!r}, which this version doesn't know."
+            f"The file {gguf.path} asks for the pre-tokenizer {excerpt(pre)}, which this version doesn't know."
         )
     return pre
 
@@ -146,6 +148,8 @@ def _find_rstrip(gguf: GGUFFile, tokens: Sequence[str], types: npt.NDArray[np.in
 def _read_numbers(gguf: GGUFFile, key: str, default: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return one number for each token, with the type of the default."""
     numbers = gguf.value(key, np.ndarray, default)
+    if numbers.dtype.kind not in ("iu" if default.dtype.kind == "i" else "iuf") or np.isnan(numbers).any():
+        raise FormatError(f"The file {gguf.path} is damaged: {key} has items that are no such numbers.")
     if len(numbers) != len(default):
         raise FormatError(f"The file {gguf.path} is damaged: {key} has {len(numbers)} items for {len(default)} tokens.")
     return numbers.astype(default.dtype)

@@ -281,5 +281,5 @@ def test_what_is_no_template(smollm2: Path, tmp_path: Path) -> None:
     with pytest.raises(ChatTemplateError, match=r"^The model's chat template is damaged: .*\.$"):
         ChatTemplate("{% for %}").compile()
     path = write_llama(tmp_path / "tiny.gguf", tokenizer_metadata(smollm2) | {"tokenizer.chat_template": 5})
-    with pytest.raises(FormatError, match=r"has a int as its metadata tokenizer\.chat_template"):
+    with pytest.raises(FormatError, match=r"has a whole number as its metadata tokenizer\.chat_template"):
         load(path)

@@ -89,7 +89,7 @@ def test_each_key_that_was_read_tells_models_apart(
             other.metadata[key] = value
             try:
                 loaded = load(other, tmp_path / "other.gguf", kernels)
-            except (DormouseError, ValueError, IndexError, AssertionError):
+            except DormouseError:
                 continue  # no such model can be
             if np.array_equal(value, before):
                 continue

@@ -115,8 +115,10 @@ def test_typed_values(tiny: bytes, changed: Path) -> None:
         assert file.value("nothing", int, 3) == 3
         with pytest.raises(FormatError, match="lacks the metadata nothing"):
             file.value("nothing", int)
-        with pytest.raises(FormatError, match="has a str as its metadata string"):
+        with pytest.raises(FormatError, match="has a text as its metadata string, not a whole number"):
             file.value("string", int)
+        with pytest.raises(FormatError, match="has a yes or no as its metadata bool, not a whole number"):
+            file.value("bool", int)
         with pytest.raises(FormatError, match="lacks the tensor nothing"):
             file.tensor_bytes("nothing")
 

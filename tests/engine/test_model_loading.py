@@ -1,6 +1,10 @@
 """Models that can't be used as they are: refused in a sentence that names what is wrong."""
 
+import io
+import math
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -8,12 +12,18 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
+from engine import runtime
 from engine.errors import DormouseError, FormatError, UnsupportedError
-from engine.formats.gguf import open_gguf
+from engine.formats.gguf import GGUFFile, open_gguf
 from engine.kernels import load_kernels
 from engine.models import LoadedModel, load_model
-from tests.models.full_attention import mixtral
-from tests.models.windowed import gemma2
+from engine.models.config import Hyperparameters
+from engine.models.ranges import RANGES
+from engine.runtime import EngineSettings, Runtime
+from tests.models.full_attention import mixtral, qwen2
+from tests.models.recurrent import lfm2, mamba2, nemotron_h, qwen35, rwkv7
+from tests.models.tiny import TinyModel
+from tests.models.windowed import gemma2, gemma4
 from tests.tiny_gguf import N_EMBD, tokenizer_metadata, write_llama
 
 
@@ -76,11 +86,12 @@ def test_rope_scaling_that_is_not_supported_is_named(tmp_path: Path, tokenizer: 
 @pytest.mark.parametrize(
     ("metadata", "says"),
     [
-        ({"expert_used_count": 9}, "9 experts of 6"),
+        ({"expert_used_count": 9}, "llama.expert_used_count is 9, of 6 experts"),
         ({"expert_gating_func": 7}, "gating function 7"),
-        ({"attention.head_count_kv": 3}, "4 heads for 3"),
-        ({"rope.dimension_count": 33}, "rotates 33 of 32"),
-        ({"rope.freq_base": 0.0}, "to the base 0"),
+        ({"attention.head_count_kv": 3}, "llama.attention.head_count_kv is 3, which doesn't divide the 4 heads"),
+        ({"rope.dimension_count": 34}, "llama.rope.dimension_count is 34, which are no pairs of the 32 values"),
+        ({"rope.dimension_count": 31}, "llama.rope.dimension_count is 31, which are no pairs"),
+        ({"attention.key_length": [32, 32]}, "a list of numbers as its metadata llama.attention.key_length"),
     ],
 )
 def test_experts_and_heads_that_do_not_fit_are_named(tmp_path: Path, metadata: dict[str, object], says: str) -> None:
@@ -88,6 +99,88 @@ def test_experts_and_heads_that_do_not_fit_are_named(tmp_path: Path, metadata: d
     model.metadata.update(metadata)
     with pytest.raises(DormouseError, match=says):
         load(model.write(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("made", "metadata", "says"),
+    [
+        (gemma4, {"rope.dimension_count_swa": None}, "gemma4.rope.dimension_count_swa is 32, .* of the 16 values"),
+        (gemma4, {"attention.shared_kv_layers": 5}, "gemma4.attention.shared_kv_layers is 5, but no earlier layer"),
+        (gemma4, {"attention.shared_kv_layers": 3}, "gemma4.attention.shared_kv_layers is 3, but no earlier layer"),
+        (gemma4, {"attention.head_count_kv": [2, 2, 2, 4, 2]}, "shared_kv_layers is 2, but no earlier layer"),
+        (lfm2, {"attention.head_count_kv": [0, 2]}, "lfm2.attention.head_count_kv has 2 numbers for 4 layers"),
+        (lfm2, {"attention.head_count_kv": [0, 2, 0, -2]}, "head_count_kv is -2 in layer 3, not from 1 to 16,384"),
+        (lfm2, {"attention.head_count_kv": ["2"] * 4}, "head_count_kv has no whole number for each layer"),
+        (mamba2, {"ssm.time_step_rank": 7}, "mamba2.ssm.time_step_rank is 7, which doesn't divide the 128 values"),
+        (mamba2, {"ssm.group_count": 3}, "mamba2.ssm.group_count is 3, which doesn't divide the 8 heads"),
+        (rwkv7, {"wkv.head_size": 48}, "rwkv7.wkv.head_size is 48, which doesn't divide the 64 values"),
+        (qwen35, {"nextn_predict_layers": 100}, "qwen35.nextn_predict_layers is 100, of"),
+        (
+            qwen2,
+            {"attention.head_count": 65, "attention.key_length": None},
+            "head_count is 65, more than the 64 values",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_named(
+    made: Callable[[], TinyModel], metadata: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    model = made()
+    model.metadata = {key: value for key, value in (model.metadata | metadata).items() if value is not None}
+    with pytest.raises(FormatError, match=rf"m\.gguf can't be used: its .*{says}"):
+        load(model.write(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize("key", RANGES)
+def test_numbers_that_no_model_has_are_refused_with_their_key(key: str) -> None:
+    integer = isinstance(RANGES[key].low, int)
+    integers = (-1, -(2**63), 2**31, 2**62, 2**64 - 1)
+    floats = (math.nan, math.inf, -math.inf, -1.0, 1e38)
+    for value in integers if integer else floats:
+        metadata = {"general.architecture": "llama", f"llama.{key}": value}
+        file = GGUFFile(path=Path("m.gguf"), version=3, metadata=metadata, tensors={}, file=io.FileIO(os.devnull))
+        with file:
+            hyperparameters = Hyperparameters(file)
+            readers = (
+                [hyperparameters.integer, hyperparameters.optional_integer]
+                if integer
+                else [hyperparameters.number, hyperparameters.optional_number]
+            )
+            for read in readers:
+                with pytest.raises(FormatError, match=re.escape(f"its llama.{key} is {value}, not from ")) as caught:
+                    read(key)
+                assert str(caught.value).startswith("The file m.gguf can't be used: ")
+
+
+def test_a_model_that_remembers_nothing_is_refused(tmp_path: Path) -> None:
+    model = nemotron_h()
+    ours = {
+        name: tensor for name, tensor in model.tensors.items() if not name.startswith(("blk.0.", "blk.2.", "blk.3."))
+    }
+    model.tensors = {name.replace("blk.1.", "blk.0."): tensor for name, tensor in ours.items()}
+    model.metadata |= {"block_count": 1, "feed_forward_length": [96], "attention.head_count_kv": [0]}
+    with pytest.raises(UnsupportedError, match="has no layer that remembers tokens"):
+        load(model.write(tmp_path / "m.gguf"))
+
+
+def test_a_window_wider_than_any_text_takes_no_room(tmp_path: Path) -> None:
+    model = gemma2()
+    model.metadata["attention.sliding_window"] = 2**31 - 1
+    loaded = load(model.write(tmp_path / "m.gguf")).model
+    memory = loaded.new_memory()
+    loaded.forward(np.arange(7, dtype=np.int32), memory)
+    assert memory.nbytes < 64 << 20
+
+
+def test_what_is_too_large_for_the_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*arguments: object, **options: object) -> LoadedModel:
+        raise MemoryError
+
+    monkeypatch.setattr(runtime, "load_model", out_of_memory)
+    kernels = load_kernels("numpy", n_threads=1)
+    with pytest.raises(DormouseError, match=r"There is not enough memory for the model .*m\.gguf\."):
+        Runtime.load(mixtral().write(tmp_path / "m.gguf"), kernels, EngineSettings())
+    kernels.close()
 
 
 @pytest.mark.parametrize("pattern", [[True], "all"])
