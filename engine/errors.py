@@ -31,6 +31,16 @@ class ContextFullError(DormouseError):
     """A prompt does not fit into the context; nothing was evaluated."""
 
 
+class UnknownTokenError(DormouseError):
+    """A token id is not one of the model's; nothing was evaluated."""
+
+    def __init__(self, token_id: int, n_vocab: int) -> None:
+        super().__init__(
+            f"The conversation has the token {token_id}, which the model doesn't know: it has {n_vocab:,} tokens. "
+            "What was stored of the conversation may be damaged."
+        )
+
+
 class NotFiniteError(DormouseError):
     """A model computed infinity or NaN; nothing of that is kept."""
 

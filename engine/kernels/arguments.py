@@ -1,7 +1,8 @@
 """The check of what the operations of all kernels are given, before any of them sees it.
 
 An operation's signature in `interface` says what each argument is, and `takes` of which shape. Without that, NumPy
-computes with what happens to broadcast, and compiled code reads bytes that mean something else.
+computes with what happens to broadcast, and compiled code reads bytes that mean something else. What is known only from
+the values of arguments, numbers of rows and spans of them, is checked in each call.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,15 +26,35 @@ _DTYPES = {"F32": (_F32,), "NDArray[np.int32]": (np.dtype(np.int32),), "KVRows":
 _OPERATIONS: dict[str, _Operation] = {}  # by the name of the method
 
 
-def takes(**shapes: str) -> Callable[[Method], Method]:
+class Rule(NamedTuple):
+    """What sizes must fulfill beside being equal where they have one name."""
+
+    says: str
+    holds: Callable[[Mapping[str, int]], bool]
+
+
+def divides(part: str, whole: str) -> Rule:
+    """Demand that one size is a multiple of another one."""
+    return Rule(f"{part} divides {whole}", lambda sizes: sizes[part] > 0 and sizes[whole] % sizes[part] == 0)
+
+
+def twice_within(part: str, whole: str) -> Rule:
+    """Demand that one size is at least twice another one."""
+    return Rule(f"2 {part} <= {whole}", lambda sizes: 2 * sizes[part] <= sizes[whole])
+
+
+def takes(*rules: Rule, **shapes: str) -> Callable[[Method], Method]:
     """Declare the shapes of an operation's arguments: the names of their axes, apart by spaces.
 
     Axes of one name are of one size in all arguments; `name-1` is of one less. `...` stands for any axes before, and
     an axis with a `?` may be missing. The axes of K/V rows count values, those of a RopeTable are of both its arrays.
+
+    What else is demanded follows from the types: integers are numbers of rows of the operation's Matrix, and a RowSpan
+    lies within its K/V rows and has one for each item of its first argument.
     """
 
     def declare(method: Method) -> Method:
-        _OPERATIONS[method.__name__] = _Operation(method, shapes)
+        _OPERATIONS[method.__name__] = _Operation(method, shapes, rules)
         return method
 
     return declare
@@ -42,7 +63,8 @@ def takes(**shapes: str) -> Callable[[Method], Method]:
 def check_arguments(kernels: type) -> None:
     """Have the operations that a class of kernels defines check what they are given.
 
-    They raise TypeError for an argument of another type than declared, ValueError for one of another shape.
+    They raise TypeError for an argument of another type than declared, ValueError for one of another shape, and for
+    rows that don't exist.
     """
     for name, method in list(vars(kernels).items()):
         if (operation := _OPERATIONS.get(name)) is not None:
@@ -96,9 +118,14 @@ class _Operation:
     Calls with the same shapes come again and again: those that were right are known.
     """
 
-    def __init__(self, method: Callable[..., Any], shapes: Mapping[str, str]) -> None:
+    def __init__(self, method: Callable[..., Any], shapes: Mapping[str, str], rules: tuple[Rule, ...]) -> None:
         parameters = inspect.signature(method).parameters
         places = {name: place for place, name in enumerate(parameters, -1)}  # without `self`
+        by_kind = {str(parameter.annotation): (places[name], name) for name, parameter in parameters.items()}
+        self._first = next((places[name], name) for name in shapes)
+        self._matrix, self._numbers = by_kind.get("Matrix"), by_kind.get("NDArray[np.int32]")
+        self._rows, self._span = by_kind.get("KVRows"), by_kind.get("RowSpan")
+        self._rules = rules
         self._name = method.__name__
         self._arguments = [
             (places[name], name, str(parameters[name].annotation).removesuffix(" | None"), _Axes.parse(shape))
@@ -110,7 +137,7 @@ class _Operation:
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         shapes: list[Shape | None] = []
         for place, name, kind, _ in self._arguments:
-            value = args[place] if place < len(args) else kwargs.get(name)
+            value = args[place] if place < len(args) else kwargs.get(name)  # as `_argument` does, without a call
             if kind == "F32" and type(value) is np.ndarray and value.dtype is _F32:
                 shapes.append(value.shape)
             else:
@@ -121,17 +148,42 @@ class _Operation:
             if len(self._right) == _MOST_KNOWN:
                 self._right.clear()
             self._right.add(key)
+        if self._numbers is not None:
+            self._check_numbers(args, kwargs)
+        if self._span is not None:
+            self._check_span(args, kwargs)
+
+    def _check_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise ValueError unless all numbers are those of rows."""
+        assert self._numbers is not None
+        assert self._matrix is not None
+        numbers = _argument(self._numbers, args, kwargs)
+        n_rows, _ = _argument(self._matrix, args, kwargs).shape
+        if (numbers.view(np.uint32) >= n_rows).any():  # negative ones are large ones then
+            raise ValueError(f"{self._name}: {self._numbers[1]} has numbers that are not from 0 to {n_rows - 1}")
+
+    def _check_span(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise ValueError unless a span lies within the rows, and has one for each item of the first argument."""
+        assert self._span is not None
+        assert self._rows is not None
+        first, end, _ = _argument(self._span, args, kwargs).array.tolist()
+        n_new, n_rows = len(_argument(self._first, args, kwargs)), len(_argument(self._rows, args, kwargs))
+        if not 0 <= first <= end - n_new <= end <= n_rows:
+            raise ValueError(f"{self._name}: the span from {first} to {end} has no {n_new} of {n_rows} rows")
 
     def _match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise ValueError unless the shapes fit each other."""
         sizes: dict[str, int] = {}
         for place, name, kind, axes in self._arguments:
-            value = args[place] if place < len(args) else kwargs.get(name)
+            value = _argument((place, name), args, kwargs)
             parts = [f"{name}.cos", f"{name}.sin"] if kind == "RopeTable" else [name]
             for part, shape in zip(parts, self._shapes(name, kind, value), strict=True):
                 if shape is not None and not axes.match(shape, sizes):
                     known = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
                     raise ValueError(f"{self._name}: {part} has the shape {shape}, not ({axes.declared}) with {known}")
+        for rule in self._rules:
+            if not rule.holds(sizes):
+                raise ValueError(f"{self._name}: no {rule.says} with {sizes}")
 
     def _shapes(self, name: str, kind: str, value: Any) -> list[Shape | None]:
         """Return the shapes that an argument has, None for one that is left out.
@@ -152,3 +204,9 @@ class _Operation:
         if value.dtype.names is None:
             return [value.shape]
         return [(*value.shape[:-1], value.shape[-1] * BLOCK_SIZE)]  # K/V rows in blocks
+
+
+def _argument(where: tuple[int, str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return an argument, by its place or its name."""
+    place, name = where
+    return args[place] if place < len(args) else kwargs.get(name)

@@ -1,9 +1,10 @@
 """What every set of kernels offers.
 
 Arrays of activations are float32 and contiguous in their last axis. K/V rows are given as the memory keeps them (see
-`kv_types`). An array of another dtype is refused with TypeError, one of another shape with ValueError; one that lies
-in memory in another way is copied, or refused with ValueError. For the same inputs, split into the same calls, a set
-of kernels gives the same bits with any number of threads.
+`kv_types`). An array of another dtype is refused with TypeError, one of another shape with ValueError, and so are
+numbers and spans of rows that don't exist; one that lies in memory in another way is copied, or refused with
+ValueError. For the same inputs, split into the same calls, a set of kernels gives the same bits with any number of
+threads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.arrays import F32
-from engine.kernels.arguments import check_arguments, takes
+from engine.kernels.arguments import check_arguments, divides, takes, twice_within
 from engine.kernels.kv_types import KVRows, RowSpan
 from engine.kernels.team import ThreadTeam
 
@@ -128,12 +129,13 @@ class Kernels(ABC):
     def layer_norm(self, x: F32, weight: F32, eps: float) -> F32:
         """Return (x - mean(x)) / std(x) * weight over the last axis (arXiv 1607.06450), like `rms_norm`."""
 
-    @takes(x="n_tokens n_head head_dim", table="n_tokens n_angles")
+    @takes(twice_within("n_angles", "head_dim"), x="n_tokens n_head head_dim", table="n_tokens n_angles")
     @abstractmethod
     def rope(self, x: F32, table: RopeTable) -> F32:
         """Return x (n_tokens, n_head, head_dim), the first n_rot values of each head rotated by `table`."""
 
     @takes(
+        divides("n_head_kv", "n_head"),
         q="n_tokens n_head head_dim_k",
         k="n_rows n_head_kv head_dim_k",
         v="n_rows n_head_kv head_dim_v",
@@ -186,6 +188,7 @@ class Kernels(ABC):
         """
 
     @takes(
+        divides("n_head_k", "n_head_v"),
         q="n_tokens n_head_k head_dim_k",
         k="n_tokens n_head_k head_dim_k",
         v="n_tokens n_head_v head_dim_v",
@@ -222,6 +225,7 @@ class Kernels(ABC):
         """
 
     @takes(
+        divides("n_group", "n_head"),
         x="n_tokens n_head head_dim",
         b="n_tokens n_group d_state",
         c="n_tokens n_group d_state",

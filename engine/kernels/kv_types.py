@@ -49,8 +49,13 @@ class RowSpan:
         """Position of row 0."""
         return int(self.array[2])
 
-    def move(self, first: int, end: int, start: int) -> None:
-        """See other rows."""
+    def move(self, first: int, end: int, start: int, *, n_rows: int) -> None:
+        """See other rows of a buffer of n_rows; raises ValueError where it doesn't have them.
+
+        Operations that were recorded take the span at its word.
+        """
+        if not 0 <= first <= end <= n_rows:
+            raise ValueError(f"the rows from {first} to {end} are not among {n_rows}")
         self.array[:] = first, end, start
 
 

@@ -43,7 +43,8 @@ class AttentionMemory(MemoryPart):
         self._appended = self.n_tokens
         self._make_room(n)
         start = self._buffer.start
-        self._span.move(self._first_visible(self.n_tokens) - start, self.n_tokens + n - start, start)
+        first, end = self._first_visible(self.n_tokens) - start, self.n_tokens + n - start
+        self._span.move(first, end, start, n_rows=self._buffer.capacity)
         self.n_tokens += n
 
     @abstractmethod

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from engine.arrays import F32, TokenIds
-from engine.errors import NotFiniteError
+from engine.errors import NotFiniteError, UnknownTokenError
 from engine.kernels import Kernels, Matrix
 from engine.memory import LayerMemory, Memory, compose
 from engine.models.config import ModelConfig
@@ -58,8 +58,10 @@ class Model:
         Returns the final hidden states, normed, shape (n_tokens, n_embd). `between_layers` is called before
         each layer (of a recorded pass, before the first) and may raise to cancel. After any error the memory is as it
         was before the call, but that recurrent layers can't go back further than that. Raises NotFiniteError where a
-        state, final or of a recurrent layer, is not finite.
+        state, final or of a recurrent layer, is not finite, UnknownTokenError for an id that is not in the vocabulary.
         """
+        if (unknown := (token_ids < 0) | (token_ids >= self.config.n_vocab)).any():
+            raise UnknownTokenError(int(token_ids[unknown][0]), self.config.n_vocab)
         ubatch = Ubatch(self.kernels, memory, memory.n_tokens, token_ids)
         try:
             memory.append(ubatch.n_tokens)

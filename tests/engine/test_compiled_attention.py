@@ -60,7 +60,7 @@ class Case:
         """Have so many rows of no numbers before and behind those that are seen."""
         first, end, start = self.span.first, self.span.end, self.span.start
         self.k, self.v = (_amid(rows[first:end], n_before, n_behind) for rows in (self.k, self.v))
-        self.span.move(n_before, n_before + end - first, start + first - n_before)
+        self.span.move(n_before, n_before + end - first, start + first - n_before, n_rows=len(self.k))
 
 
 def _amid(rows: KVRows, n_before: int, n_behind: int) -> KVRows:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import engine
+from engine.errors import UnknownTokenError
 from engine.formats.gguf import open_gguf
 from engine.kernels import Kernels, load_kernels
 from engine.memory import AttentionRows, Memory, RecurrentState, compose, kv_rows
@@ -112,6 +113,21 @@ def test_a_pass_that_fails_anywhere_leaves_the_memory_as_it_was(model: Model, mo
         assert model.forward(token_ids, memory).tobytes() == expected
         assert contents(memory) == contents(untouched)
     assert [memory.reuse_point(m) for m in range(start)] == [untouched.reuse_point(m) for m in range(start)]
+
+
+def test_ids_of_no_token_are_refused(model: Model) -> None:
+    untouched, memory = model.new_memory(), model.new_memory()
+    for n in STEPS:
+        start = memory.n_tokens
+        before = contents(memory)
+        for unknown in (N_VOCAB, -1, 1_000_000, 2**31 - 1, -(2**31)):
+            token_ids = IDS[start : start + n].copy()
+            token_ids[n // 2] = unknown
+            with pytest.raises(UnknownTokenError, match=rf"the token {unknown}, .* it has {N_VOCAB} tokens"):
+                model.forward(token_ids, memory)
+            assert contents(memory) == before
+        ours, theirs = (model.forward(IDS[start : start + n], each) for each in (memory, untouched))
+        assert ours.tobytes() == theirs.tobytes()
 
 
 def test_a_cancelled_pass_leaves_the_memory_as_it_was(model: Model) -> None:

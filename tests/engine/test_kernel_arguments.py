@@ -214,6 +214,55 @@ def test_values_with_gaps_are_refused_or_read_as_they_lie(case: str, parameter: 
                 assert (ours == theirs).all()
 
 
+@pytest.mark.parametrize("number", [40, -1, 2**31 - 1, -(2**31)])
+def test_rows_that_a_matrix_does_not_have_are_refused(number: int, kernels: Kernels) -> None:
+    arguments = take_rows()
+    arguments["rows"][1] = number
+    with pytest.raises(ValueError, match="take_rows: rows has numbers that are not from 0 to 39"):
+        call(kernels, "take_rows", arguments)
+
+
+@pytest.mark.parametrize("case", KV)
+@pytest.mark.parametrize(
+    ("first", "end"), [(0, N_ROWS + 1), (-1, 8), (9, 8), (6, 8), (0, N_TOKENS - 1), (0, 2**62), (-(2**62), 8), (0, -5)]
+)
+def test_spans_of_rows_that_are_not_there_are_refused(case: str, first: int, end: int, kernels: Kernels) -> None:
+    operation, arguments = given(case)
+    arguments["span"] = RowSpan(first, end)
+    with pytest.raises(ValueError, match=f"{operation}: the span from {first} to {end} has no 3 of 20 rows"):
+        call(kernels, operation, arguments)
+
+
+def test_a_span_moves_within_its_rows() -> None:
+    span = RowSpan(1, 3, 7)
+    for first, end in ((0, N_ROWS + 1), (-1, 8), (9, 8)):
+        with pytest.raises(ValueError, match="are not among 20"):
+            span.move(first, end, 0, n_rows=N_ROWS)
+        assert (span.first, span.end, span.start) == (1, 3, 7)
+    span.move(0, N_ROWS, 5, n_rows=N_ROWS)
+    assert (span.first, span.end, span.start) == (0, N_ROWS, 5)
+
+
+def test_heads_that_cannot_share_are_refused(kernels: Kernels) -> None:
+    for operation, arguments, parameters in (
+        ("attention", attention("f16"), {"k": 3, "v": 3}),
+        ("gated_delta_net", delta_net(), {"q": 3, "k": 3}),
+        ("ssd_scan", ssd(), {"b": 3, "c": 3}),
+    ):
+        for parameter, n_head in parameters.items():
+            value = arguments[parameter]
+            arguments[parameter] = np.resize(value, (len(value), n_head, value.shape[2]))
+        with pytest.raises(ValueError, match=f"{operation}: no n_.* divides n_head"):
+            call(kernels, operation, arguments)
+
+
+def test_rotations_of_more_than_a_head_are_refused(kernels: Kernels) -> None:
+    for interleaved in (False, True):
+        arguments = rope() | {"table": RopeTable(normal(N_TOKENS, 9), normal(N_TOKENS, 9), interleaved)}
+        with pytest.raises(ValueError, match="rope: no 2 n_angles <= head_dim"):
+            call(kernels, "rope", arguments)
+
+
 def test_compiled_operations_are_told_every_parameter_by_name(kernel_cache: Path) -> None:
     kernels = load_kernels(None, n_threads=1, cache_folder=kernel_cache)
     assert isinstance(kernels, CompiledKernels)

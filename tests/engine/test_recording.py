@@ -75,7 +75,7 @@ class Network:
         for array in (self.x, *self.inputs[2:]):
             array[...] = random.standard_normal(array.shape)
         self.token_ids[0] = token % 30
-        self.span.move(token % 3, N_SEEN + token, 70)
+        self.span.move(token % 3, N_SEEN + token, 70, n_rows=N_ROWS)
 
     def result(self, operation: str) -> list[bytes]:
         """Do an operation; return its result, and the rows and states behind it."""

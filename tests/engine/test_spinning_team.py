@@ -14,6 +14,7 @@ from engine.kernels.compiled.isa import INSTRUCTION_SETS, InstructionSet
 from engine.kernels.compiled.library import Library
 from engine.kernels.compiled.operation import Array, Operations, Use
 from engine.kernels.compiled.spinning_team import SpinningTeam
+from engine.kernels.compiled.team import MAX_TASKS
 from tests.instruction_sets import COMPILED
 
 WRITTEN = Array(Use.WRITTEN, "n_tasks", np.int64)
@@ -88,6 +89,12 @@ def test_every_task_is_done_once(make: Callable[[int], Team], n_threads: int) ->
         counts, threads = team.run(int(n_tasks))
         assert (counts == 2).all()
         assert ((threads >= 0) & (threads < n_threads)).all()
+
+
+@pytest.mark.parametrize("n_tasks", [MAX_TASKS, MAX_TASKS + 1, 2 * MAX_TASKS + 7])
+def test_more_tasks_than_a_ticket_counts(make: Callable[[int], Team], n_tasks: int) -> None:
+    counts, _ = make(2).run(n_tasks)
+    assert (counts == 2).all()
 
 
 def test_many_short_jobs(make: Callable[[int], Team]) -> None:

@@ -68,10 +68,14 @@ def _wait(f: Function, isa: InstructionSet, team: Value, idle: Variable) -> None
 
 
 def write_run(module: Module, isa: InstructionSet) -> ir.Function:
-    """Write the function that does all tasks of a job, with whatever threads of the team are awake."""
+    """Write the function that does all tasks of a job, with whatever threads of the team are awake.
+
+    A job of more tasks than a ticket can count is the caller's alone.
+    """
     f = module.function("team_run", {"team": ptr, "function": ptr, "arguments": ptr, "n_tasks": i64})
     team, n_tasks, caller = f["team"], f["n_tasks"], f.constant(i64, 0)
-    alone = f.load(i64, team + N_THREADS, align=8).equals(1) | n_tasks.equals(1)
+    too_many = n_tasks > MAX_TASKS  # for a ticket
+    alone = f.load(i64, team + N_THREADS, align=8).equals(1) | n_tasks.equals(1) | too_many
     with f.either(alone) as (then, otherwise):
         with then, f.loop(n_tasks) as task:
             f.call_address(f["function"], TASK, f["arguments"], task, caller)
