@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Qt, Slot
-from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
+from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.crash import versions
 from app.settings import DECLARATIONS, Declaration
 from app.state.app_state import AppState
+from app.widgets.controls import message_box
 from app.widgets.settings_dialog import SettingsDialog
 from engine import paths
 from engine.kernels.choice import runnable
@@ -74,10 +75,9 @@ class Dialogs(QObject):
         }
         places = "\n".join(f"{name}: {folder}" for name, folder in folders.items())
         text = "Conversations with local models that sleep on disk and wake where they left off."
-        box = QMessageBox(QMessageBox.Icon.NoIcon, "About Dormouse", f"Dormouse\n\n{text}", parent=self._window)
-        box.setInformativeText(f"{versions(model.kernels if model else 'none loaded')}\n\n{places}")
+        details = f"{versions(model.kernels if model else 'none loaded')}\n\n{places}"
+        box = message_box("About Dormouse", f"Dormouse\n\n{text}", details, self._window)
         box.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         box.open()
 
     def _asking(self, title: str, files: str, folder: Path, chosen: Callable[[Path], None]) -> QFileDialog:

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QApplication, QMenu, QMenuBar, QWidget
 from app.dialogs import Dialogs
 from app.panels.chat import ChatPanel
 from app.state.app_state import AppState
+from app.widgets.foreign_words import caption
 
 _Key = QKeySequence.StandardKey
 _Shortcut = QKeySequence | QKeySequence.StandardKey | Qt.Key | str
@@ -103,7 +104,7 @@ class Menus(QMenuBar):
     def _fill_recent(self) -> None:
         self._recent.clear()
         for path in self._state.settings.recent:
-            self._add(self._recent, path, None, partial(self._state.open_conversation, Path(path)))
+            self._add(self._recent, caption(path), None, partial(self._state.open_conversation, Path(path)))
         self._recent.setEnabled(True)
         if self._recent.isEmpty():
             self._recent.addAction("Nothing yet").setEnabled(False)

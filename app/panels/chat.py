@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QUrl, Signal, Slot
-from PySide6.QtGui import QDesktopServices, QPalette
+from PySide6.QtGui import QPalette
 from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
 
 from app.panels.activity import ActivityPanel
 from app.panels.outlook import OutlookPanel
 from app.panels.welcome import WelcomePanel
 from app.state.app_state import AppState
-from app.state.notice import Action
 from app.state.starter_state import StarterState
 from app.widgets.centered import Centered
 from app.widgets.composer import Composer
+from app.widgets.link_dialog import LinkDialog
 from app.widgets.message_view import MessageView
 from app.widgets.transcript_view import TranscriptView
 from engine.slot.records import Message
@@ -187,8 +187,6 @@ class ChatPanel(QWidget):
         versions = [version.id for version in self._state.conversation.transcript.versions(message)]
         self._state.select(versions[versions.index(message) + step])
 
-    @Slot(str)
-    def _show_link(self, address: str) -> None:
-        url = QUrl(address)
-        action = Action("Open", lambda: QDesktopServices.openUrl(url))
-        self._state.reports.inform(f"This link leads to {address}", action)
+    @Slot(QUrl)
+    def _show_link(self, url: QUrl) -> None:
+        LinkDialog(url, self).open()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import Qt, Slot
+from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QMessageBox, QVBoxLayout, QWidget
 
 from app.state.app_state import AppState
+from app.widgets.controls import message_box
+from app.widgets.foreign_words import legible
 from app.widgets.library_list import LibraryList
 from engine.errors import DormouseError
 
@@ -43,11 +45,8 @@ class LibraryPanel(QWidget):
 
     @Slot(str)
     def _ask_to_remove(self, path: str) -> None:
-        box = QMessageBox(self)
-        box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        box.setWindowTitle("Delete Conversation")
-        box.setText("Delete this conversation and all that the model remembers of it?")
-        box.setInformativeText(path)
+        question = "Delete this conversation and all that the model remembers of it?"
+        box = message_box("Delete Conversation", question, legible(path), self)
         box.addButton(QMessageBox.StandardButton.Cancel)
         delete = box.addButton("Delete", QMessageBox.ButtonRole.DestructiveRole)
         delete.clicked.connect(lambda: self._state.remove_conversation(Path(path)))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Slot
-from PySide6.QtWidgets import QLabel, QSizePolicy, QStatusBar, QWidget
+from PySide6.QtWidgets import QSizePolicy, QStatusBar, QWidget
 
 from app.panels.activity import prefill_text
 from app.state.app_state import AppState
+from app.widgets.controls import label
+from app.widgets.foreign_words import tool_tip, without_middle
+
+_LONGEST_NAME = 40
 
 
 class StatusPanel(QStatusBar):
@@ -15,20 +19,24 @@ class StatusPanel(QStatusBar):
     def __init__(self, state: AppState, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._state = state
-        self._doing, self._model = QLabel(self), QLabel(self)
-        self._context, self._speed = QLabel(self), QLabel(self)
+        self._doing, self._model = label("", self), label("", self)
+        self._context, self._speed = label("", self), label("", self)
         self._doing.setContentsMargins(8, 0, 0, 0)
         self._doing.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.addWidget(self._doing, 1)
-        for label in (self._speed, self._context, self._model):
-            label.setContentsMargins(8, 0, 8, 0)
-            label.setMinimumWidth(1)
-            self.addPermanentWidget(label)
+        for shown in (self._speed, self._context, self._model):
+            shown.setContentsMargins(8, 0, 8, 0)
+            shown.setMinimumWidth(1)
+            self.addPermanentWidget(shown)
         self.setSizeGripEnabled(False)
-        shown = state.shown
-        for signal in (shown.conversation_changed, shown.transcript_changed, shown.phase_changed, state.model.changed):
+        for signal in (
+            state.shown.conversation_changed,
+            state.shown.transcript_changed,
+            state.shown.phase_changed,
+            state.shown.reply_grew,
+            state.model.changed,
+        ):
             signal.connect(self._update)
-        shown.reply_grew.connect(self._update)
         self._update()
 
     @Slot()
@@ -36,17 +44,18 @@ class StatusPanel(QStatusBar):
         conversation, model = self._state.conversation, self._state.model.model
         speed = conversation.tokens_per_second
         used = f"{conversation.n_tokens:,}"
-        for label, name, text in (
+        name = f"{without_middle(model.path.stem, _LONGEST_NAME)} · {model.kernels}" if model else "No model"
+        for shown, what, text in (
             (self._doing, "Activity", self._doing_text()),
             (self._speed, "Speed", f"{speed:.1f} tok/s" if speed else ""),
             (self._context, "Context", f"{used} / {model.n_ctx:,} tokens" if model else ""),
-            (self._model, "Model", f"{model.path.stem} · {model.kernels}" if model else "No model"),
+            (self._model, "Model", name),
         ):
-            label.setText(text)
-            label.setVisible(bool(text))
-            label.setAccessibleName(f"{name}: {text}")
-        for label in (self._doing, self._model):
-            label.setToolTip(self._state.model.kernels_note)
+            shown.setText(text)
+            shown.setVisible(bool(text))
+            shown.setAccessibleName(f"{what}: {text}")
+        for shown in (self._doing, self._model):
+            shown.setToolTip(tool_tip(self._state.model.kernels_note))
 
     def _doing_text(self) -> str:
         conversation, loading = self._state.conversation, self._state.model.loading

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
-from app.widgets.controls import ProgressBar, push_button
+from app.widgets.controls import ProgressBar, label, push_button
+from app.widgets.foreign_words import caption, legible
 
 
 class Banner(QWidget):
@@ -16,9 +17,7 @@ class Banner(QWidget):
     def __init__(self, name: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._name = name
-        self._text = QLabel(self)
-        self._text.setWordWrap(True)
-        self._text.setTextFormat(Qt.TextFormat.PlainText)
+        self._text = label("", self, wraps=True)
         self._text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self._button = push_button("", self, name=f"{name}, next step")
         self._button.hide()
@@ -43,10 +42,10 @@ class Banner(QWidget):
 
     def show_text(self, text: str, *, button: str = "") -> None:
         """Say something, or with an empty text nothing; `button` is the text of a button."""
-        self._text.setText(text)
-        self._text.setAccessibleName(f"{self._name}: {text}")
+        self._text.setText(legible(text))
+        self._text.setAccessibleName(f"{self._name}: {self._text.text()}")
         if button:
-            self._button.setText(button)
+            self._button.setText(caption(button))
             self._button.setAccessibleName(button)
         self._button.setVisible(bool(button))
         self.setVisible(bool(text))

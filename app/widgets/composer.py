@@ -6,9 +6,9 @@ import math
 
 from PySide6.QtCore import QEvent, QMimeData, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QFocusEvent, QInputMethodEvent, QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPlainTextEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QVBoxLayout, QWidget
 
-from app.widgets.controls import push_button
+from app.widgets.controls import label, push_button
 from app.widgets.rounded_frame import RoundedFrame
 
 _MOST_LINES = 8
@@ -89,7 +89,7 @@ class Composer(RoundedFrame):
         self.editor.setAccessibleName("Message")
         self._send = push_button("Send", self, tool_tip="Send the message (Return)")
         self._stop = push_button("Stop", self, tool_tip="Stop the reply (Esc)")
-        self._heading = QLabel("Another version of your message", self)
+        self._heading = label("Another version of your message", self)
         self._cancel = push_button("Cancel", self, name="Cancel editing")
         for widget in (self._stop, self._heading, self._cancel):
             widget.hide()

@@ -1,19 +1,50 @@
-"""Small controls, each with the name that a screen reader says."""
+"""Small controls, each with the name that a screen reader says, and each showing the letters that it is given."""
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QProgressBar, QPushButton, QToolButton, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QMessageBox, QProgressBar, QPushButton, QToolButton, QWidget
 
 from app.resources import icon
+from app.widgets.foreign_words import tool_tip as plain_tool_tip
 
 _STEPS = 1000  # as bytes of a file exceed what a progress bar counts
+
+
+def label(text: str, parent: QWidget, *, wraps: bool = False) -> QLabel:
+    """Return a label that takes its text for nothing but letters, whatever they look like."""
+    made = QLabel(parent)
+    made.setTextFormat(Qt.TextFormat.PlainText)
+    made.setWordWrap(wraps)
+    made.setText(text)
+    return made
+
+
+def markup_label(markup: str, parent: QWidget) -> QLabel:
+    """Return a label with Qt's HTML in it: for words of ours alone."""
+    made = QLabel(parent)
+    made.setTextFormat(Qt.TextFormat.RichText)
+    made.setWordWrap(True)
+    made.setText(markup)
+    return made
+
+
+def message_box(title: str, text: str, details: str, parent: QWidget) -> QMessageBox:
+    """Return a dialog that takes its texts for nothing but letters; it is gone once it is closed."""
+    box = QMessageBox(QMessageBox.Icon.NoIcon, title, text, parent=parent)
+    box.setInformativeText(" ")  # so that there is a label for it, which the box's `setTextFormat` does not reach
+    for made in box.findChildren(QLabel):
+        made.setTextFormat(Qt.TextFormat.PlainText)
+    box.setInformativeText(details)
+    box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    return box
 
 
 def push_button(text: str, parent: QWidget, *, name: str = "", tool_tip: str = "") -> QPushButton:
     """Return a button with a text; `name` where the text alone does not say what it does."""
     button = QPushButton(text, parent)
     button.setAccessibleName(name or text)
-    button.setToolTip(tool_tip)
+    button.setToolTip(plain_tool_tip(tool_tip))
     return button
 
 
@@ -22,7 +53,7 @@ def tool_button(icon_name: str, name: str, parent: QWidget) -> QToolButton:
     button = QToolButton(parent)
     button.setIcon(icon(icon_name))
     button.setAutoRaise(True)
-    button.setToolTip(name)
+    button.setToolTip(plain_tool_tip(name))
     button.setAccessibleName(name)
     return button
 

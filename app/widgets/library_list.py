@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QDateTime, QLocale, QModelIndex, QPoint, QSize, QSortFilterProxyModel, Qt, QUrl, Signal, Slot
 from PySide6.QtGui import QAction, QDesktopServices, QFont, QKeySequence, QPalette, QStandardItem, QStandardItemModel
-from PySide6.QtWidgets import QFrame, QLabel, QLineEdit, QListView, QMenu, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QLineEdit, QListView, QMenu, QStackedLayout, QVBoxLayout, QWidget
 
+from app.widgets.controls import markup_label
 from app.widgets.entry_delegate import DAMAGED_ROLE, DETAIL_ROLE, EntryDelegate
+from app.widgets.foreign_words import tool_tip
 
 if TYPE_CHECKING:
     from app.library import LibraryEntry
@@ -61,8 +63,7 @@ class LibraryList(QWidget):
         self._show_in_folder = self._add_action("Show in &Folder", self._show_folder)
         self._delete = self._add_action("&Delete…", self._remove_selected, "Delete")
 
-        self._notice = QLabel(self)
-        self._notice.setWordWrap(True)
+        self._notice = markup_label("", self)
         self._notice.setAlignment(Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop)
         self._notice.setMargin(24)
         self._notice.setForegroundRole(QPalette.ColorRole.PlaceholderText)
@@ -187,7 +188,8 @@ def _item(entry: LibraryEntry) -> QStandardItem:
     item.setData(entry.damaged, DAMAGED_ROLE)
     damage = ", damaged" if entry.damaged else ""
     item.setAccessibleText(f"{entry.title}, {detail}{damage}")
-    item.setToolTip(f"{entry.title}\n{locale.toString(modified, QLocale.FormatType.ShortFormat)}, {size}{damage}")
+    moment = locale.toString(modified, QLocale.FormatType.ShortFormat)
+    item.setToolTip(tool_tip(f"{entry.title}\n{moment}, {size}{damage}"))
     return item
 
 

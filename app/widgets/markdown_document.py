@@ -18,6 +18,7 @@ from PySide6.QtGui import (
 
 from app.widgets.code_formats import code_spans
 from app.widgets.colors import code_colors, mixed
+from app.widgets.markdown_images import describe_images, spell_out_images
 from app.widgets.markdown_sections import closed_sections
 
 _FEATURES = QTextDocument.MarkdownFeature.MarkdownDialectGitHub | QTextDocument.MarkdownFeature.MarkdownNoHTML
@@ -75,7 +76,8 @@ class MarkdownDocument(QTextDocument):
         """Replace everything from `_open_at` on."""
         rendered = QTextDocument()
         rendered.setDefaultFont(self.defaultFont())
-        rendered.setMarkdown(markdown, _FEATURES)
+        rendered.setMarkdown(describe_images(markdown), _FEATURES)
+        spell_out_images(rendered)
         cursor = QTextCursor(self)
         cursor.beginEditBlock()
         cursor.setPosition(self._open_at)

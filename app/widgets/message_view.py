@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from PySide6.QtCore import QTimer, Signal, SignalInstance, Slot
+from PySide6.QtCore import QTimer, QUrl, Signal, SignalInstance, Slot
 from PySide6.QtGui import QGuiApplication, QPalette
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
-from app.widgets.controls import tool_button
+from app.widgets.controls import label, tool_button
 from app.widgets.rounded_frame import RoundedFrame
 from app.widgets.text_view import TextView
 
@@ -24,7 +24,7 @@ class MessageView(QWidget):
     regenerate_requested = Signal()
     version_requested = Signal(int, int)
     """The message's id, and -1 or 1 for the version before or after it."""
-    link_activated = Signal(str)
+    link_activated = Signal(QUrl)
 
     def __init__(self, id: int, role: str, text: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -37,8 +37,7 @@ class MessageView(QWidget):
         self._text.link_activated.connect(self.link_activated)
         self._timer = QTimer(self, singleShot=True, interval=_FLUSH_MS)
         self._timer.timeout.connect(self._flush)
-        self._note = QLabel(self)
-        self._note.setWordWrap(True)
+        self._note = label("", self, wraps=True)
         self._note.hide()
         self._note.setForegroundRole(QPalette.ColorRole.PlaceholderText)
         self._copy = self._button("copy", "Copy the message as it was written", self._copy_source)
@@ -46,7 +45,7 @@ class MessageView(QWidget):
         self._again = self._button("regenerate", "Write another version of this reply", self.regenerate_requested)
         self._before = self._button("chevron-left", "Version before", self._request_before)
         self._after = self._button("chevron-right", "Version after", self._request_after)
-        self._version = QLabel(self)
+        self._version = label("", self)
         self._build()
         self._show_text()
         self.set_versions(1, 1)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from app.widgets.colors import mixed
-from app.widgets.controls import push_button, tool_button
+from app.widgets.controls import label, push_button, tool_button
+from app.widgets.foreign_words import caption, legible
 
 _MOST = 3
 _ACCENT_WIDTH = 4
@@ -25,24 +26,22 @@ class NoticeBar(QWidget):
         self._run: Callable[[], object] | None = None
         self._accent = QColor(_ACCENTS[kind])
         self.setAccessibleName("Error" if kind == "error" else "Notice")
-        label = QLabel(text, self)
-        label.setWordWrap(True)
-        label.setTextFormat(Qt.TextFormat.PlainText)
-        label.setAccessibleName(text)
-        label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        sentence = label(legible(text), self, wraps=True)
+        sentence.setAccessibleName(sentence.text())
+        sentence.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        sentence.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self._row = QHBoxLayout(self)
         self._row.setContentsMargins(12, 6, 6, 6)
         self._row.setSpacing(8)
-        self._row.addWidget(label, 1)
+        self._row.addWidget(sentence, 1)
         close = tool_button("close", "Close this notice", self)
         close.clicked.connect(self.dismiss)
         self._row.addWidget(close, 0, Qt.AlignmentFlag.AlignTop)
 
-    def set_action(self, label: str, run: Callable[[], object]) -> None:
+    def set_action(self, text: str, run: Callable[[], object]) -> None:
         """Add the button of the next step."""
         self._run = run
-        button = push_button(label, self)
+        button = push_button(caption(text), self, name=text)
         button.clicked.connect(self._act)
         self._row.insertWidget(1, button)
 

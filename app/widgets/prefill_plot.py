@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QSize, Qt, QTimer, Slot
 from PySide6.QtGui import QFont, QPalette, QShowEvent
-from PySide6.QtWidgets import QLabel, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QStackedLayout, QVBoxLayout, QWidget
 
 from app.widgets.colors import mixed
+from app.widgets.controls import markup_label
 from app.widgets.turn_bar import TurnBar
 
 if TYPE_CHECKING:
@@ -34,12 +35,10 @@ class PrefillPlot(QWidget):
         self._update = QTimer(self, singleShot=True, interval=0)
         self._update.timeout.connect(self._show_turns)
 
-        self._empty = QLabel(_EMPTY, self)
-        self._empty.setWordWrap(True)
+        self._empty = markup_label(_EMPTY, self)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._empty.setMargin(24)
-        self._legend = QLabel(self)
-        self._legend.setWordWrap(True)
+        self._legend = markup_label("", self)
         self._legend.setContentsMargins(8, 8, 8, 0)
         self._chart = QWidget(self)
         self._column = QVBoxLayout(self._chart)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from PySide6.QtCore import Slot
 from PySide6.QtGui import QFontDatabase, QGuiApplication
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QLabel, QPlainTextEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPlainTextEdit, QVBoxLayout, QWidget
+
+from app.widgets.controls import label
+from app.widgets.foreign_words import legible, without_middle
 
 _MOST_PROBLEMS = 20
+_LONGEST_DETAILS = 20_000
 
 
 class ProblemDialog(QDialog):
@@ -18,14 +22,12 @@ class ProblemDialog(QDialog):
         self.resize(640, 400)
         self._problems = 1
 
-        heading = QLabel(text, self)
-        heading.setWordWrap(True)
+        heading = label(legible(text), self, wraps=True)
         font = heading.font()
         font.setBold(True)
         heading.setFont(font)
-        advice = QLabel(f"What you wrote is saved. The details below are also in {log}.", self)
-        advice.setWordWrap(True)
-        self._details = QPlainTextEdit(details, self)
+        advice = f"What you wrote is saved. The details below are also in {log}."
+        self._details = QPlainTextEdit(without_middle(details, _LONGEST_DETAILS), self)
         self._details.setAccessibleName("Details of the problem")
         self._details.setReadOnly(True)
         self._details.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
@@ -40,7 +42,7 @@ class ProblemDialog(QDialog):
         layout.setContentsMargins(16, 16, 16, 16)
         layout.setSpacing(8)
         layout.addWidget(heading)
-        layout.addWidget(advice)
+        layout.addWidget(label(advice, self, wraps=True))
         layout.addWidget(self._details, stretch=1)
         layout.addWidget(buttons)
 
@@ -53,7 +55,7 @@ class ProblemDialog(QDialog):
         """Append another problem; after many, say only that there are more."""
         self._problems += 1
         if self._problems <= _MOST_PROBLEMS:
-            self._details.appendPlainText(f"\n{details}")
+            self._details.appendPlainText(f"\n{without_middle(details, _LONGEST_DETAILS)}")
         elif self._problems == _MOST_PROBLEMS + 1:
             self._details.appendPlainText("\nThere are more problems; the log has them.")
 

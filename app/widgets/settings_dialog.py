@@ -10,6 +10,7 @@ from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QPalette, QResizeEvent
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFormLayout, QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
 
+from app.widgets.controls import label
 from app.widgets.setting_editors import setting_editor
 
 if TYPE_CHECKING:
@@ -91,17 +92,16 @@ class SettingsDialog(QDialog):
 
     def _add_row(self, declaration: Declaration, page: QWidget) -> None:
         editor = self._editors[declaration.name]
-        label = QLabel(declaration.label, page)
-        label.setBuddy(editor)
-        hint = QLabel(declaration.hint, page)
-        hint.setWordWrap(True)
+        name = label(declaration.label, page)
+        name.setBuddy(editor)
+        hint = label(declaration.hint, page, wraps=True)
         hint.setAlignment(Qt.AlignmentFlag.AlignTop)
         hint.setForegroundRole(QPalette.ColorRole.PlaceholderText)
         column = QVBoxLayout()
         column.setSpacing(2)
         column.addWidget(editor)
         column.addWidget(hint, 1)
-        self._form.addRow(label, column)
+        self._form.addRow(name, column)
 
     def _buttons(self) -> QDialogButtonBox:
         buttons = QDialogButtonBox(_Button.Ok | _Button.Cancel | _Button.RestoreDefaults, self)
@@ -115,9 +115,9 @@ class SettingsDialog(QDialog):
 
 
 def _heading(text: str, parent: QWidget) -> QLabel:
-    label = QLabel(text, parent)
-    font = label.font()
+    heading = label(text, parent)
+    font = heading.font()
     font.setBold(True)
-    label.setFont(font)
-    label.setContentsMargins(0, 12, 0, 0)
-    return label
+    heading.setFont(font)
+    heading.setContentsMargins(0, 12, 0, 0)
+    return heading

@@ -14,7 +14,7 @@ from app.widgets.markdown_document import MarkdownDocument
 class TextView(QTextBrowser):
     """Shows plain text or Markdown without scrolling; links are told, never followed."""
 
-    link_activated = Signal(str)
+    link_activated = Signal(QUrl)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -29,7 +29,7 @@ class TextView(QTextBrowser):
             Qt.TextInteractionFlag.TextBrowserInteraction | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
         self.setOpenLinks(False)
-        self.anchorClicked.connect(self._link_clicked)
+        self.anchorClicked.connect(self.link_activated)
         self._markdown.documentLayout().documentSizeChanged.connect(self._fit)
 
     def set_markdown(self, text: str) -> None:
@@ -51,7 +51,3 @@ class TextView(QTextBrowser):
     @Slot(QSizeF)
     def _fit(self, size: QSizeF) -> None:
         self.setFixedHeight(math.ceil(size.height()) + 2)
-
-    @Slot(QUrl)
-    def _link_clicked(self, url: QUrl) -> None:
-        self.link_activated.emit(url.toString())

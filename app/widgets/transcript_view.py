@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QPalette
-from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from app.widgets.centered import Centered
+from app.widgets.controls import label
 from app.widgets.message_view import MessageView
 
 _NEAR = 8  # pixels from the bottom that count as the bottom
@@ -19,9 +20,8 @@ class TranscriptView(QScrollArea):
         super().__init__(parent)
         self._views: list[MessageView] = []
         self._follows = True
-        self._hint = QLabel(self)
+        self._hint = label("", self, wraps=True)
         self._hint.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._hint.setWordWrap(True)
         self._column = QVBoxLayout()
         self._column.setContentsMargins(0, 16, 0, 16)
         self._column.setSpacing(16)

@@ -11,6 +11,7 @@ from PySide6.QtGui import QFont, QMouseEvent, QPalette, QResizeEvent
 from PySide6.QtWidgets import QFrame, QToolTip, QWidget
 
 from app.widgets.colors import mixed
+from app.widgets.foreign_words import tool_tip
 from app.widgets.turn_bar import TurnBar
 from app.widgets.turn_bars import HEADROOM, TurnBars
 
@@ -102,7 +103,7 @@ class TurnPlot(pg.PlotWidget):
         if index is None or event is None:
             QToolTip.hideText()
         else:
-            QToolTip.showText(event.globalPosition().toPoint(), self._turns[index].tooltip, self)
+            QToolTip.showText(event.globalPosition().toPoint(), tool_tip(self._turns[index].tooltip), self)
 
     def _show_end(self) -> None:
         end = max(len(self._turns), _FEWEST)

@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QIcon, QPalette
 from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
-from app.widgets.controls import ProgressBar, push_button
+from app.widgets.controls import ProgressBar, label, push_button
 
 _WIDTH = 320
 
@@ -43,8 +43,8 @@ class Welcome(QWidget):
         column.setContentsMargins(24, 16, 24, 16)
         column.setSpacing(8)
         column.addStretch(2)
-        for label in (picture, title, subtitle):
-            column.addWidget(label)
+        for words in (picture, title, subtitle):
+            column.addWidget(words)
         column.addSpacing(16)
         for widget in (self._fetch, self._choose, self._bar, self._cancel):
             widget.setFixedWidth(_WIDTH)
@@ -73,7 +73,6 @@ class Welcome(QWidget):
 
 
 def _label(text: str, parent: QWidget) -> QLabel:
-    label = QLabel(text, parent)
-    label.setAlignment(Qt.AlignmentFlag.AlignCenter)
-    label.setWordWrap(True)
-    return label
+    made = label(text, parent, wraps=True)
+    made.setAlignment(Qt.AlignmentFlag.AlignCenter)
+    return made

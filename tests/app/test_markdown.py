@@ -96,7 +96,8 @@ def test_the_whole_reads_as_qt_alone_renders_it(document: MarkdownDocument) -> N
     reference = QTextDocument()
     features = QTextDocument.MarkdownFeature
     reference.setMarkdown(TEXT, features.MarkdownDialectGitHub | features.MarkdownNoHTML)
-    assert document.toPlainText().split() == reference.toPlainText().split()
+    reads = reference.toPlainText().replace("\ufffc", "Image: picture (file:///etc/hostname)")
+    assert document.toPlainText().split() == reads.split()
 
 
 def test_code_keeps_its_lines(document: MarkdownDocument) -> None:
