@@ -76,12 +76,14 @@ class Runtime:
         Raises DormouseError (FormatError, UnsupportedError) with the reason why it can't be used.
         """
         try:
-            return cls._load(path, kernels, settings, progress)
+            return cls._load(path, kernels, settings, progress, check)
         except MemoryError as error:
             raise DormouseError(f"There is not enough memory for the model {path}.") from error
 
     @classmethod
-    def _load(cls, path: Path, kernels: Kernels, settings: EngineSettings, progress: LoadProgress | None) -> Runtime:
+    def _load(
+        cls, path: Path, kernels: Kernels, settings: EngineSettings, progress: LoadProgress | None, check: Check
+    ) -> Runtime:
         with open_gguf(path) as gguf:
             check_architecture(gguf)  # first: of what stops a model here, it says most
             tokenizer = load_tokenizer(gguf)
