@@ -1,6 +1,7 @@
 """A slot file that is cut, zeroed or flipped anywhere: never a foreign exception, never wrong text or state."""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from engine.slot.file.schema import PAGE_SIZE
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.verify import verify
 from tests.slot_samples import Contents, read_all, write_conversation
+
+INTERIOR, LEAF = 0x05, 0x0D  # kinds of pages of a table, https://www.sqlite.org/fileformat2.html#b_tree_pages
 
 
 class Original:
@@ -115,6 +118,31 @@ def test_flipped_bit_in_the_head(original: Original, bit: int) -> None:
 def test_flipped_bit_in_the_head_of_a_page(original: Original, page: float, bit: int) -> None:
     start = int(page * len(original.data)) // PAGE_SIZE * PAGE_SIZE
     check_file(flip(original.data, 8 * start + bit), original.contents)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_pages_linked_anew(original: Original, data: st.DataObject) -> None:
+    """Pages of a tree that lead to others, to none, or back to themselves: reading has an end."""
+    places = list(links(original.data))
+    damaged = bytearray(original.data)
+    for place in data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=3)):
+        page = data.draw(st.integers(0, len(original.data) // PAGE_SIZE + 1) | st.just(place // PAGE_SIZE + 1))
+        damaged[place : place + 4] = page.to_bytes(4, "big")
+    check_file(bytes(damaged), original.contents)
+
+
+def links(data: bytes) -> Iterator[int]:
+    """Yield where the pages of trees name other pages: children, and where a value that is large goes on."""
+    for start in range(0, len(data), PAGE_SIZE):
+        head = start + 100 * (start == 0)
+        n_cells = int.from_bytes(data[head + 3 : head + 5], "big")
+        if data[head] == INTERIOR:
+            yield head + 8
+            cells = [int.from_bytes(data[at : at + 2], "big") for at in range(head + 12, head + 12 + 2 * n_cells, 2)]
+            yield from (start + cell for cell in cells)
+        elif data[head] != LEAF:  # of a large value, or a map of pages
+            yield start
 
 
 def test_undamaged(original: Original) -> None:
