@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
-from engine.arrays import TokenIds
 from engine.errors import DormouseError
 from engine.generate import MessageEnd, Prompt, check_fits
 from engine.kernels.kv_types import KV_TYPES
+from engine.replay import Replay
 from engine.runtime import Runtime
 from engine.slot import records
 from engine.slot.archive import OVER_BUDGET, Archive
@@ -27,7 +26,7 @@ from engine.slot.records import Content, FinishReason, LogEntry, Message, Reason
 from engine.slot.reuse import Reuse
 from engine.slot.slot import Slot
 from engine.slot.transcript import Transcript
-from engine.tokenizer.prompt import RenderedPrompt, TemplateMessage
+from engine.tokenizer.prompt import RenderedPrompt
 from engine.tokenizer.template_process import Check, no_check
 from engine.version import VERSION
 
@@ -72,6 +71,7 @@ class Conversation:
         self.path = path
         self._slot: Slot | None = None
         self._runtime: Runtime | None = None
+        self._replay = Replay()
         self._model_id = 0
 
     # --- beginning turns -------------------------------------------------------------------------------------
@@ -245,7 +245,9 @@ class Conversation:
         self, path: Sequence[Message], runtime: Runtime, *, add_generation_prompt: bool, check: Check
     ) -> RenderedPrompt:
         contents = self.store.call(SlotFile.contents).result()
-        rendered, new = _render(path, contents, runtime, add_generation_prompt=add_generation_prompt, check=check)
+        rendered, new = self._replay.render(
+            path, contents, runtime, add_generation_prompt=add_generation_prompt, check=check
+        )
         for content in new:
             self._put_content(content)
         return rendered
@@ -328,39 +330,6 @@ class Conversation:
 
     def _put_content(self, content: Content) -> None:
         self.store.post(lambda file: file.put_content(content), nbytes=content.token_ids.nbytes)
-
-
-def _render(
-    path: Sequence[Message],
-    contents: Sequence[Content],
-    runtime: Runtime,
-    *,
-    add_generation_prompt: bool,
-    check: Check,
-) -> tuple[RenderedPrompt, list[Content]]:
-    """Render messages into token ids, replaying those that are stored; return those that were not stored, too."""
-    # a template that writes the date must not change the beginning of a conversation from day to day
-    began = next((message.created for message in path if not message.damaged), time.time())
-    builder = runtime.prompt_builder(now=datetime.fromtimestamp(began), check=check)
-    digest = runtime.tokenizer.digest
-    stored = {
-        content.message: content.token_ids
-        for content in contents
-        if content.tokenizer == digest and _are_ids(content.token_ids, runtime)
-    }
-    messages, new = [], []
-    for message in path:
-        token_ids = stored.get(message.id)
-        if token_ids is None:
-            token_ids = builder.encode_content(message.role, message.text)
-            new.append(Content(message.id, digest, token_ids))
-        messages.append(TemplateMessage(message.role, token_ids, message.text))
-    return builder.build(messages, add_generation_prompt=add_generation_prompt), new
-
-
-def _are_ids(token_ids: TokenIds, runtime: Runtime) -> bool:
-    """Whether stored ids are all in the vocabulary; where they are not, the message is tokenized anew."""
-    return int(token_ids.min(initial=0)) >= 0 and int(token_ids.max(initial=0)) < runtime.model.config.n_vocab
 
 
 def _check_room(contents: Sequence[Content], turn: PendingTurn, runtime: Runtime) -> None:

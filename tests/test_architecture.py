@@ -23,6 +23,7 @@ FLOORS = (
     {"slot"},
     {"generate", "sampling"},
     {"runtime", "events", "jobs"},
+    {"replay"},
     {"conversation"},
     {"turn"},
     {"session"},

@@ -477,5 +477,7 @@ class Walk(RuleBasedStateMachine):
         oracle = self._oracles.setdefault(key, Oracle(runtime.model, runtime.settings.kv_type))
         truth, hidden = oracle.memory(history)
         assert_same(slot.memory, truth)
+        contents = [(c.message, c.tokenizer) for c in one.conversation.store.call(SlotFile.contents).result()]
+        assert len(contents) == len(set(contents)), "ids that were ours were taken for somebody else's"
         if slot.hidden is not None and hidden is not None:
             assert np.array_equal(slot.hidden[0], hidden)
