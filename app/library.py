@@ -18,8 +18,8 @@ from pathlib import Path
 from engine.errors import DormouseError, SlotBusyError
 from engine.paths import cache_folder
 from engine.private_file import write_private
+from engine.slot.file.beside import check_beside, companions
 from engine.slot.file.failures import DamagedError
-from engine.slot.file.replacing import companions
 from engine.slot.file.slot_file import SlotFile
 
 _CACHE_NAME = "titles.json"
@@ -174,9 +174,12 @@ def _read_cache(path: Path) -> dict[str, _Known]:
 def _is_locked(path: str) -> bool:
     """Tell whether somebody has a database open, at once; `SlotFile` would wait for the lock for a while.
 
+    Raises SlotFileError where something is beside it that SQLite must not open.
+
     SQLite is asked because it alone may touch the file: closing a file descriptor gives up the locks that this
     process holds on the file (https://sqlite.org/howtocorrupt.html, section 2.2).
     """
+    check_beside(Path(path))
     uri = f"{Path(path).absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:

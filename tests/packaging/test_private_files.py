@@ -1,7 +1,6 @@
 """Small private files, and the key of an installation."""
 
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -13,21 +12,7 @@ import pytest
 from engine.paths import data_folder
 from engine.private_file import UnfitFileError, create_private, make_private_folder, read_file, write_private
 from engine.private_key import KEY_BYTES, installation_key
-
-
-def _make_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(os.path.relpath(path))
-
-
-IMPOSTORS: dict[str, Callable[[Path], object]] = {
-    "pipe": os.mkfifo,
-    "link": lambda path: path.symlink_to(os.devnull),
-    "link to nothing": lambda path: path.symlink_to("nothing"),
-    "folder": Path.mkdir,
-    "socket": _make_socket,
-}
-"""What may be found where a file should be, by what makes it."""
+from tests.impostors import IMPOSTORS
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +21,7 @@ def _no_key_yet() -> None:
 
 
 @pytest.fixture(name="path")
-def _path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def _path(tmp_path: Path) -> Path:
     return tmp_path / "file"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.errors import SlotFileError
 from engine.slot.file import schema
+from engine.slot.file.beside import check_beside, put_stray_log_aside
 from engine.slot.file.failures import DamagedError, told
 from engine.slot.file.header import check_header, check_schema
 from engine.slot.file.schema import Value
@@ -81,12 +82,16 @@ class Connection:
         self._refusal = f"{self.name} is opened for reading only." if read_only else None
         self._ticks = 0
         with told(self.name):
-            self._identity = _identity(path)
+            self._identity, ignored = _identity(path), ""
             if path is not None and not is_new:
+                check_beside(path)
+                # a log that is not this file's, and can't be put aside: no log is looked for
+                ignored = "" if put_stray_log_aside(path) else "&immutable=1"
                 check_header(path, name=self.name)
             if not read_only:
                 _check_access(path)
-            target = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}" if path else ":memory:"
+            mode = f"ro{ignored}" if read_only else "rw"
+            target = f"{path.absolute().as_uri()}?mode={mode}" if path else ":memory:"
             self._sqlite = sqlite3.connect(target, uri=True, timeout=_BUSY_SECONDS * wait, isolation_level=None)
         try:
             self._configure(read_only=read_only, salvage=salvage)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from engine.errors import SlotFileError
 from engine.slot.file import schema
+from engine.slot.file.beside import companions
 from engine.slot.file.failures import DamagedError, told
-from engine.slot.file.replacing import companions
 
 SUFFIX = ".slot"
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from engine.errors import SlotFileError
+from engine.slot.file.beside import free_name
 from engine.slot.file.disk import create_private, require_space, sync, temporary_beside
 from engine.slot.file.failures import DamagedError, told
 from engine.slot.file.replacing import put_in_place
@@ -89,7 +89,7 @@ def repair_open(damaged: SlotFile) -> Repaired | None:
                 if not damage:
                     temporary.unlink()
                     return None
-                kept = _free_name(path)
+                kept = free_name(path)
                 fresh.append_log(LogEntry(time.time(), "repair", {"damage": list(damage), "kept": kept.name}))
             sync(temporary)
             _keep(path, kept)
@@ -157,12 +157,6 @@ def _state_copies(damaged: SlotFile, fresh: SlotFile, models: set[int], messages
             if payload is not None and (checkpoint.message is None or checkpoint.message in messages):
                 fresh.put_checkpoint(checkpoint, payload)
                 yield payload.nbytes
-
-
-def _free_name(path: Path) -> Path:
-    """Return a name for the damaged file that is not taken, and that no library takes for a conversation."""
-    names = (path.with_name(f"{path.name}.damaged{f'-{n}' if n > 1 else ''}") for n in count(1))
-    return next(name for name in names if not os.path.lexists(name))
 
 
 def _keep(path: Path, kept: Path) -> None:

@@ -11,25 +11,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.errors import SlotBusyError
+from engine.slot.file.beside import check_beside, companions
 from engine.slot.file.disk import sync
 
 _BUSY_SECONDS = 0.5  # somebody may be looking at it just now
-_SUFFIXES = ("-journal", "-wal", "-shm")
-
-
-def companions(path: Path) -> list[Path]:
-    """Return what may be beside a database and belongs to it."""
-    return [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Have the file `path`, if there is one, to oneself. What a crash left unfinished in it is taken back.
 
-    Raises SlotBusyError if it is open elsewhere, in this process too. SQLite is asked because it alone may touch the
-    file: closing a file opened in any other way gives up all locks that this process has on it.
+    Raises SlotBusyError if it is open elsewhere, in this process too, and SlotFileError if SQLite must not open what is
+    beside it. SQLite is asked because it alone may touch the file: closing a file opened in any other way gives up all
+    locks that this process has on it.
     """
     holding: sqlite3.Connection | None = None
+    check_beside(path)
     if path.is_file():
         # what SQLite can't open, or read, is no slot file that anybody can have open
         with suppress(sqlite3.Error):
