@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--walk-steps", type=int, default=2000, help="steps of the random walks over each kind of memory")
     parser.addoption("--forged-files", type=int, default=400, help="how many forged slot files are opened")
     parser.addoption("--template-seconds", type=float, default=0.1, help="seconds that templates without an end get")
+    parser.addoption("--model-mutations", type=int, default=300, help="model files made wrong that are loaded and used")
     parser.addoption("--instruction-set", help="the double that stands in for the fastest kernels")
 
 
@@ -77,6 +78,12 @@ def n_forged_files(pytestconfig: pytest.Config) -> int:
 def template_seconds(pytestconfig: pytest.Config) -> float:
     """How much of the processor's time a template may take; see tests/engine/test_template_process.py."""
     return float(pytestconfig.getoption("--template-seconds"))
+
+
+@pytest.fixture(scope="session")
+def model_mutations(pytestconfig: pytest.Config) -> int:
+    """How many model files are made wrong; see tests/engine/test_model_fuzz.py."""
+    return int(pytestconfig.getoption("--model-mutations"))
 
 
 @pytest.fixture(scope="session")
