@@ -82,15 +82,20 @@ def _note_kernels(state: AppState, reporter: crash.CrashReporter) -> None:
 
 
 def _begin(state: AppState, starter: StarterState, files: list[Path]) -> None:
-    """Open what was asked for, otherwise what was open last; the first model is the starter if it is there."""
+    """Open what was asked for, otherwise what was open last; the first model is the starter if it is there.
+
+    What the start before this one did not survive is left out.
+    """
     settings = state.settings
     models = [file for file in files if file.suffix.lower() == MODEL_SUFFIX]
     model = Path(settings.last_model) if settings.last_model is not None else starter.path
-    if not models and model is not None:
+    last = Path(settings.last_conversation) if settings.last_conversation is not None else None
+    left_out = state.left_out([*files, *filter(None, (model, last))])
+    if not models and model is not None and model not in left_out:
         state.load_model(model)
-    if models == files and settings.last_conversation is not None:
-        state.open_conversation(Path(settings.last_conversation))
-    state.open_files(files)
+    if models == files and last is not None and last not in left_out:
+        state.open_conversation(last)
+    state.open_files(file for file in files if file not in left_out)
 
 
 def _parser() -> argparse.ArgumentParser:

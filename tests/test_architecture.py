@@ -46,7 +46,7 @@ SLOT_FLOORS = (
 
 APP_FLOORS = (
     {"bridge", "resources"},
-    {"library", "settings", "single_instance"},
+    {"library", "opening_mark", "settings", "single_instance"},
     {"widgets"},
     {"crash"},
     {"state"},

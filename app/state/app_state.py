@@ -39,6 +39,7 @@ class AppState(Wishes):
         self._is_closed = True
         self.files.close()
         self.unsaved += self._session.close()
+        self._mark.clear()
         for conversation in self._open.states:
             self._remove_left(conversation)
 
@@ -48,9 +49,13 @@ class AppState(Wishes):
             return
         if event.conversation is None:
             self.model.handle(event)
+            if self.model.loading is None:
+                self._mark.end("model")
             return
         if (conversation := self._open.of_event(event)) is None:
             return
+        if self._waking is not None and event.job == self._waking.id and isinstance(event, events.Outcome):
+            self._waking = None
         was_turn = conversation.turn is not None and event.job == conversation.turn.id
         self._open.handle(conversation, event)
         match event:

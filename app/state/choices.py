@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from app.settings import Settings
 from app.state.reports import Reports
@@ -53,6 +53,14 @@ class Choices:
             self._settings.last_conversation = str(path)
             self._settings.add_recent(str(path))
             self._save()
+
+    def forget_last(self, kind: Literal["conversation", "model"]) -> None:
+        """Have the next start open no conversation, or load no model, by itself."""
+        if kind == "model":
+            self._settings.last_model = None
+        else:
+            self._settings.last_conversation = None
+        self._save()
 
     def forget(self, path: Path) -> None:
         """Offer a file no longer that was deleted."""

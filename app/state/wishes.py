@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QObject, Slot
+from PySide6.QtCore import QObject, QTimer, Slot
 
 from app.library import Library
+from app.opening_mark import OpeningMark
 from app.settings import Settings
 from app.state.choices import Choices
 from app.state.conversation_state import ConversationState
@@ -23,6 +25,7 @@ from engine.jobs import Job
 from engine.session import Session
 
 MODEL_SUFFIX = ".gguf"
+_SETTLING_MS = 3000  # until what was opened is painted, and has ended no process
 
 
 class Wishes(QObject):
@@ -42,6 +45,9 @@ class Wishes(QObject):
         self._open = OpenConversations(session, self)
         self._to_open: Path | None = None  # once it is closed
         self._waking: Job | None = None
+        self._mark = OpeningMark()
+        self._settling = QTimer(self, singleShot=True, interval=_SETTLING_MS)
+        self._settling.timeout.connect(self._settle)
         self._is_closed = False
 
     @property
@@ -61,11 +67,13 @@ class Wishes(QObject):
     def load_model(self, path: Path) -> None:
         """Load a model in place of the present one."""
         if not self._is_closed:
+            self._mark.begin("model", path.absolute())
             self.model.load(path.absolute(), self._choices.engine_settings())
 
     def new_conversation(self) -> None:
         """Show an empty conversation; it becomes a file in the library with its first message."""
         if self.conversation.phase != "new":
+            self._mark.end("conversation")
             self._show(ConversationState(self))
 
     @Slot(object)
@@ -80,11 +88,13 @@ class Wishes(QObject):
             self.files.copy(path)
         elif (known := self._open.of_file(path)) is None:
             conversation = ConversationState(self)
+            self._begin_opening(path)
             self._open.open(conversation, path)
             self._show(conversation)
         else:
             known.to_remove = None  # whoever wants to see it again wants it to stay
             if self._open.take_up(known):
+                self._mark.end("conversation")
                 self._show(known)
                 self._wake(known)
             else:
@@ -108,6 +118,23 @@ class Wishes(QObject):
         known.stop()
         if known is self.conversation:
             self.new_conversation()
+
+    def left_out(self, paths: Iterable[Path]) -> set[Path]:
+        """Return those files of a start that the one before it did not survive, and tell of them.
+
+        They are not opened by themselves again; the person may.
+        """
+        found = {kind: path for kind, path in self._mark.left.items() if path in map(Path.absolute, paths)}
+        for kind, path in found.items():
+            self._choices.forget_last(kind)
+            if kind == "model":
+                text = f"Dormouse came to a sudden end while it loaded {path}, so no model was loaded this time."
+                self.reports.tell(text, Action("Load It All the Same", partial(self.load_model, path)))
+            else:
+                text = f"Dormouse came to a sudden end while it opened {path}, so it is not open this time."
+                self.reports.tell(text, Action("Open It All the Same", partial(self.open_conversation, path)))
+        self._mark.clear()
+        return set(found.values())
 
     def require_model(self) -> bool:
         """Tell whether messages can be answered; if not, say so to the person as well."""
@@ -185,4 +212,18 @@ class Wishes(QObject):
         if conversation is not self.conversation or id is None:
             return
         if self.model.model is not None and conversation.transcript.messages:
+            if conversation.path is not None:
+                self._begin_opening(conversation.path)
             self._waking = self._session.wake(id)
+
+    def _begin_opening(self, path: Path) -> None:
+        self._mark.begin("conversation", path)
+        self._settling.start()
+
+    @Slot()
+    def _settle(self) -> None:
+        """Take the conversation for harmless once it is open, awake and painted."""
+        if self.conversation.phase == "opening" or self._waking is not None:
+            self._settling.start()
+        else:
+            self._mark.end("conversation")

@@ -182,7 +182,7 @@ def test_the_whole_address_is_shown_and_copied(qtbot: QtBot) -> None:
 
 
 def test_a_click_on_a_link_asks(run: Callable[..., None]) -> None:
-    def click(window: Window):  # type: ignore[no-untyped-def]
+    def click(window: Window):
         window.chat._show_link(QUrl("https://example.org"))
         yield lambda: window.findChildren(LinkDialog)
         (dialog,) = window.findChildren(LinkDialog)
@@ -255,7 +255,7 @@ def test_labels_and_tool_tips_are_made_in_one_place() -> None:
 
 
 def test_the_dialog_about_a_deletion_shows_the_path_as_it_is(run: Callable[..., None], tmp_path: Path) -> None:
-    def look(window: Window):  # type: ignore[no-untyped-def]
+    def look(window: Window):
         window._library._ask_to_remove(f"/{MARKUP}.slot")
         yield lambda: window.findChildren(QMessageBox)
         (box,) = window.findChildren(QMessageBox)
