@@ -112,6 +112,19 @@ def dequantize_rows(rows: KVRows) -> F32:
     return values.reshape(*rows.shape[:-1], values_per_head(rows))
 
 
+def is_finite(rows: KVRows) -> bool:
+    """Whether all values of K/V rows are finite."""
+    values = np.ascontiguousarray(rows if rows.dtype.names is None else rows["d"])
+    bits = values.view(f"<i{values.itemsize}").reshape(-1)
+    if not bits.size:
+        return True
+    # what is not finite has the greatest exponent: as integers such numbers are the greatest, signed the positive ones
+    # and unsigned the negative ones
+    infinity = int(np.array(np.inf, values.dtype).view(bits.dtype))
+    negative = int(np.array(-np.inf, values.dtype).view(f"<u{values.itemsize}"))
+    return int(bits.max()) < infinity and int(bits.view(f"<u{values.itemsize}").max()) < negative
+
+
 def _blocks(x: F32) -> F32:
     return x.reshape(*x.shape[:-1], x.shape[-1] // BLOCK_SIZE, BLOCK_SIZE)
 

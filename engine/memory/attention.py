@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from numpy.typing import DTypeLike
 
 from engine.arrays import F32
-from engine.kernels.kv_types import KVRows, RowSpan, store_rows
+from engine.kernels.kv_types import KVRows, RowSpan, dequantize_rows, store_rows
 from engine.memory.kv_rows import KVBuffer, LayerShape
 from engine.memory.protocol import MemoryPart, RowChunk
 
@@ -72,6 +72,19 @@ class AttentionMemory(MemoryPart):
 
     def export_rows(self, lo: int, hi: int) -> RowChunk:
         return self._buffer.export(lo, hi)
+
+    def row_values(self, lo: int, hi: int) -> Iterator[F32]:
+        for layer in self.layers:
+            for rows in self._buffer.layer(layer, lo, hi):
+                yield dequantize_rows(rows)
+
+    def reinstate(self, n: int, rows: RowChunk) -> None:
+        """Be n tokens long again after a `rewind`, with these rows in place of those computed since.
+
+        Those behind must not have been overwritten.
+        """
+        self._buffer.overwrite(rows)
+        self.n_tokens = self._appended = n
 
     def checkpoint(self) -> None:
         return None

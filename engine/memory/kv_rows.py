@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike
 
-from engine.kernels.kv_types import KVRows, items_per_head
+from engine.kernels.kv_types import KVRows, is_finite, items_per_head
 from engine.memory.protocol import RowChunk
 
 
@@ -115,12 +115,13 @@ class KVBuffer:
                 raise ValueError(f"rows {position} to {chunk.lo - 1} are missing")
             if not position == chunk.lo < chunk.hi <= hi:
                 raise ValueError(f"rows {chunk.lo} to {chunk.hi - 1} come where {position} to {hi - 1} are wanted")
-            self._load_chunk(chunk)
+            self.overwrite(chunk)
             position = chunk.hi
         if position < hi:
             raise ValueError(f"rows {position} to {hi - 1} are missing")
 
-    def _load_chunk(self, chunk: RowChunk) -> None:
+    def overwrite(self, chunk: RowChunk) -> None:
+        """Replace rows for which there is room; raise ValueError where the bytes are too few, or not all finite."""
         wanted = slice(chunk.before, chunk.before + chunk.hi - chunk.lo)
         n_rows = wanted.stop + chunk.after
         if len(chunk.data) != n_rows * self.row_nbytes:
@@ -130,6 +131,8 @@ class KVBuffer:
             for rows in self.layer(shape.layer, chunk.lo, chunk.hi):
                 count = n_rows * rows.shape[1] * rows.shape[2]
                 source = np.frombuffer(chunk.data, self.dtype, count, offset)
+                if not is_finite(source):
+                    raise ValueError(f"rows {chunk.lo} to {chunk.hi - 1} are not finite")
                 rows[...] = source.reshape(n_rows, *rows.shape[1:])[wanted]
                 offset += source.nbytes
 

@@ -90,6 +90,15 @@ class Memory:
         for part in self.parts:
             part.rewind(n)
 
+    def reinstate(self, n: int, rows: Mapping[str, RowChunk]) -> None:
+        """Be n tokens long again after a `rewind`, with these rows, by kind of part, in place of those computed since.
+
+        Requires that the memory is `rewindable`, and that no others were computed.
+        """
+        assert self.rewindable
+        for part in self._attention_parts:
+            part.reinstate(n, rows[part.kind])
+
     def checkpoint(self) -> bytes | None:
         """Return the state that a checkpoint at the present length must hold, None if rows are enough."""
         states = [state for part in self.parts if (state := part.checkpoint()) is not None]
@@ -98,7 +107,7 @@ class Memory:
     def restore(self, n: int, rows: Mapping[str, Iterable[RowChunk]], state: bytes | None) -> None:
         """Become n tokens long from stored rows, by kind of part, and the state of a checkpoint at n.
 
-        Raises ValueError when they do not fit; after any error the memory is empty.
+        Raises ValueError when they do not fit or are not finite; after any error the memory is empty.
         """
         try:
             for part in self.parts:

@@ -11,9 +11,11 @@ A memory remembers `n_tokens` tokens. What it keeps of them is of two sorts:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from engine.arrays import F32
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,13 @@ class MemoryPart(ABC):
         """Return a copy of the rows lo .. hi - 1. Requires has_rows(lo, hi)."""
 
     @abstractmethod
+    def row_values(self, lo: int, hi: int) -> Iterator[F32]:
+        """Yield the values of rows lo .. hi - 1, those of K and of V for each layer: (hi - lo, n_head_kv, head_dim).
+
+        Requires has_rows(lo, hi).
+        """
+
+    @abstractmethod
     def checkpoint(self) -> bytes | None:
         """Return what rows alone cannot bring back at the present length, None if they can."""
 
@@ -84,8 +93,8 @@ class MemoryPart(ABC):
     def restore(self, n: int, rows: Iterable[RowChunk], state: bytes | None) -> None:
         """Become n tokens long from the rows first_row(n) .. n - 1, in ascending chunks, and the state.
 
-        Raises ValueError when the rows are not exactly those (some are missing, or there twice, or out of order), or
-        sizes do not fit; the memory is empty then.
+        Raises ValueError when the rows are not exactly those (some are missing, or there twice, or out of order), when
+        sizes do not fit, or when a value is not finite; the memory is empty then.
         """
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, NamedTuple
@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.arrays import F32
 from engine.memory.protocol import MemoryPart, RowChunk
 
 
@@ -96,6 +97,9 @@ class RecurrentMemory(MemoryPart):
     def export_rows(self, lo: int, hi: int) -> RowChunk:
         return RowChunk(lo, hi, b"")
 
+    def row_values(self, lo: int, hi: int) -> Iterator[F32]:
+        return iter(())
+
     def checkpoint(self) -> bytes:
         states = self._states.values()
         return b"".join(array.tobytes() for array in [*(state.r for state in states), *(state.s for state in states)])
@@ -109,6 +113,8 @@ class RecurrentMemory(MemoryPart):
         sizes = [prod(shape) for shape in shapes]
         if len(values) != sum(sizes):
             raise ValueError(f"a state of {len(values)} values instead of {sum(sizes)}")
+        if not np.isfinite(values).all():
+            raise ValueError("a state is not finite")
         split = np.split(values, np.cumsum(sizes)[:-1])
         arrays = [part.reshape(shape) for part, shape in zip(split, shapes, strict=True)]
         n_layer = len(self._shapes)

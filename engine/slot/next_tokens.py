@@ -64,14 +64,19 @@ class NextTokens:
     def agrees(self, logits: F32, *, kernels: str) -> bool:
         """Whether logits (n_vocab) computed again are the ones that this was taken of.
 
-        Bit by bit on the same kernels; otherwise by the KL divergence over the candidates.
+        Bit by bit on the same kernels; otherwise by the KL divergence over the candidates. A digest of what can't be
+        logits agrees with none.
         """
         if kernels == self.kernels:
             return logits_digest(logits) == self.logits_xxh3
-        if len(self.token_ids) and int(self.token_ids.max()) >= len(logits):
+        if not self._is_possible(len(logits)):
             return False
         ours, theirs = _log_softmax(logits[self.token_ids]), _log_softmax(self.logits)
         return float(np.sum(np.exp(theirs) * (theirs - ours))) < _MAX_KL
+
+    def _is_possible(self, n_vocab: int) -> bool:
+        ids = self.token_ids
+        return len(ids) > 0 and ids.min() >= 0 and ids.max() < n_vocab and bool(np.isfinite(self.logits).all())
 
 
 def _log_softmax(logits: F32) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType
 from engine.arrays import F32
 from engine.errors import UnsupportedError
 from engine.kernels import load_kernels
-from engine.kernels.kv_types import KV_TYPES, RowSpan, dequantize_rows, items_per_head, quantize_rows
+from engine.kernels.kv_types import KV_TYPES, RowSpan, dequantize_rows, is_finite, items_per_head, quantize_rows
 from engine.memory import AttentionRows, compose
 from tests.rows import HEAD_DIM, N_HEAD_KV, rows_of_every_sort
 
@@ -72,3 +72,19 @@ def test_heads_that_are_not_whole_blocks_are_refused_with_the_way_out(name: str)
 def test_quantized_rows_take_the_room_that_their_blocks_do() -> None:
     sizes = {name: compose([[AttentionRows(2, 64, 64)]], dtype).parts[0].row_nbytes for name, dtype in KV_TYPES.items()}
     assert sizes == {"f16": 512, "f32": 1024, "q8_0": 272, "q4_0": 144}
+
+
+@pytest.mark.parametrize("name", KV_TYPES)
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_every_kv_type_knows_numbers_that_are_none(name: str, value: float) -> None:
+    dtype = KV_TYPES[name]
+    x = np.random.default_rng(3).standard_normal((4, 2, 64)).astype(np.float32) * 1000
+    rows = quantize_rows(x, dtype)
+    assert is_finite(rows)
+    assert is_finite(rows[:0])
+    scales = rows if dtype.names is None else rows["d"]
+    for place in (0, -1):
+        spoiled = rows.copy()
+        (spoiled if dtype.names is None else spoiled["d"]).reshape(-1)[place] = value
+        assert not is_finite(spoiled)
+    assert np.isfinite(scales.astype(np.float32)).all()

@@ -282,6 +282,50 @@ def test_rows_that_do_not_fit_are_refused_and_leave_an_empty_memory(
     assert np.array_equal(network.read(TOKENS, memory), afresh(network, TOKENS))
 
 
+def test_numbers_that_are_none_are_refused(typed_network: Network) -> None:
+    memory = typed_network.new_memory()
+    typed_network.read(TOKENS, memory)
+    snapshot = save(memory)
+    if snapshot.state is not None:
+        state = snapshot.state[:-4] + np.float32(np.inf).tobytes()
+        with pytest.raises(ValueError, match="not finite"):
+            memory.restore(snapshot.n, snapshot.rows, state)
+    for kind in (part.kind for part in memory.parts if part.row_nbytes):
+        *chunks, last = snapshot.rows[kind]
+        spoiled = RowChunk(last.lo, last.hi, b"\xff" * 34 + bytes(last.data)[34:])
+        with pytest.raises(ValueError, match="not finite"):
+            memory.restore(snapshot.n, {**snapshot.rows, kind: [*chunks, spoiled]}, snapshot.state)
+        assert memory.n_tokens == 0
+
+
+def test_memory_goes_forward_again_where_it_was_cut_back(typed_network: Network) -> None:
+    memory = typed_network.new_memory()
+    typed_network.read(TOKENS, memory)
+    if not memory.rewindable:
+        return
+    before = save(memory)
+    values = [list(part.row_values(7, 12)) for part in memory.parts]
+    rows = {part.kind: part.export_rows(7, 12) for part in memory.parts}
+    memory.rewind(7)
+    typed_network.read(TOKENS[:5], memory)
+    assert any(
+        not np.array_equal(a, b)
+        for part, known in zip(memory.parts, values, strict=True)
+        for a, b in zip(known, part.row_values(7, 12), strict=True)
+    )
+    memory.reinstate(len(TOKENS), rows)
+    after = save(memory)
+    for kind, chunks in before.rows.items():
+        assert [bytes(c.data) for c in chunks] == [bytes(c.data) for c in after.rows[kind]]
+    assert np.array_equal(typed_network.read(TOKENS[:3], memory), _gone_on(typed_network, before))
+
+
+def _gone_on(network: Network, snapshot: Snapshot) -> F32:
+    memory = network.new_memory()
+    memory.restore(snapshot.n, snapshot.rows, snapshot.state)
+    return network.read(TOKENS[:3], memory)
+
+
 def test_rows_stay_where_they_are_within_a_generation(typed_network: Network) -> None:
     memory, places = typed_network.new_memory(), dict[int, list[int]]()
     layers = [layer for part in memory.parts if isinstance(part, AttentionMemory) for layer in part.layers]

@@ -1,6 +1,7 @@
 """A slot on a real model: what saving a turn writes, and the self-test of what is read back."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,23 @@ def test_a_digest_tells_other_kernels_from_other_states() -> None:
     assert digest.agrees(nearly, kernels="elsewhere")
     assert not digest.agrees(logits[::-1].copy(), kernels="elsewhere")
     assert not digest.agrees(logits[:10], kernels="elsewhere")
+
+
+@pytest.mark.parametrize("change", [[], [-1], [-2000], [1000], [1 << 30]])
+def test_a_digest_of_what_no_logits_are_agrees_with_none(change: list[int]) -> None:
+    logits = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    whole = NextTokens.of(logits, kernels="here")
+    ids = np.array([*change, *whole.token_ids[len(change) :]], np.int32) if change else np.empty(0, np.int32)
+    digest = replace(whole, token_ids=ids, logits=whole.logits[: len(ids)])
+    assert not NextTokens.from_bytes(digest.to_bytes()).agrees(logits, kernels="elsewhere")
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38])
+def test_a_digest_of_numbers_that_are_none_agrees_with_none(value: float) -> None:
+    logits = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    whole = NextTokens.of(logits, kernels="here")
+    digest = replace(whole, logits=np.array([value, *whole.logits[1:]], np.float32))
+    assert not digest.agrees(logits, kernels="elsewhere")
 
 
 @pytest.mark.parametrize(
