@@ -36,8 +36,10 @@ SLOT_FLOORS = (
     {"records", "transcript"},
     {"segments", "retention", "next_tokens"},
     {"file"},
-    {"archive", "prefix_index"},
-    {"reuse", "pruning"},
+    {"marks", "prefix_index"},
+    {"archive"},
+    {"reuse", "pruning", "reading"},
+    {"spot_check"},
     {"slot"},
     {"donors"},
 )

@@ -128,13 +128,15 @@ def test_newer_layout(path: Path) -> None:
     SlotFile.create(path).close()
     with raw(path) as connection:
         connection.execute("PRAGMA user_version=7")
-    with pytest.raises(SlotFileError, match=r"newer version of Dormouse \(layout 7\); this one reads up to layout 3"):
+    with pytest.raises(SlotFileError, match=r"newer version of Dormouse \(layout 7\); this one reads up to layout 4"):
         SlotFile.open(path)
 
 
 def make_older(path: Path, layout: int) -> None:
     """Give a file an earlier layout."""
     with raw(path) as connection:
+        if layout < 4:
+            connection.execute("DROP TABLE mark")
         if layout < 3:
             connection.execute("ALTER TABLE message DROP COLUMN damaged")
         if layout < 2:
@@ -142,13 +144,13 @@ def make_older(path: Path, layout: int) -> None:
         connection.execute(f"PRAGMA user_version={layout}")
 
 
-@pytest.mark.parametrize("layout", [1, 2])
+@pytest.mark.parametrize("layout", [1, 2, 3])
 def test_older_layouts_are_upgraded_when_they_are_opened_for_writing(path: Path, layout: int) -> None:
     write_conversation(path)
     with SlotFile.open(path, read_only=True) as slot_file:
         before = read_all(slot_file)
     make_older(path, layout)
-    for read_only, version in ((True, layout), (False, 3), (True, 3)):
+    for read_only, version in ((True, layout), (False, 4), (True, 4)):
         with SlotFile.open(path, read_only=read_only) as slot_file:
             now = read_all(slot_file)
             assert (now.messages, now.leaf, now.models) == (before.messages, before.leaf, before.models)

@@ -146,16 +146,17 @@ def _copy_state(damaged: SlotFile, fresh: SlotFile, models: set[int], messages: 
 
 def _state_copies(damaged: SlotFile, fresh: SlotFile, models: set[int], messages: set[int]) -> Iterator[int]:
     """Copy one after the other; yield the bytes of each."""
+    marks = damaged.marks()
     for model in sorted(models):
         for stored in damaged.rows_index(model):
             data = damaged.read_rows(stored.id)
             if data is not None and len(data) == stored.nbytes:
-                fresh.put_rows(stored, data)
+                fresh.put_rows(stored, data, mark=marks.get(stored.id))
                 yield len(data)
         for checkpoint in damaged.checkpoints(model):
             payload = damaged.read_checkpoint(checkpoint.id)
             if payload is not None and (checkpoint.message is None or checkpoint.message in messages):
-                fresh.put_checkpoint(checkpoint, payload)
+                fresh.put_checkpoint(checkpoint, payload, mark=marks.get(checkpoint.id))
                 yield payload.nbytes
 
 

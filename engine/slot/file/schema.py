@@ -149,6 +149,8 @@ TABLES = {
             },
             payload={"hidden": kinds.FLOATS, "next_tokens": kinds.DATA, "states": kinds.DATA_OR_NONE},
         ),
+        # who computed the record of this id in `rows` or `checkpoint`, where it would stand behind the payload
+        Table("mark", {"mac": kinds.MAC}, since=4),
         Table(
             "receipt",
             {
@@ -174,7 +176,7 @@ TABLES = {
 
 def layout_version() -> int:
     """Return the layout (SQLite's `user_version`) that this version of Dormouse writes; see `upgrades`."""
-    return 3
+    return 4
 
 
 def creation() -> Iterator[str]:

@@ -65,13 +65,15 @@ class StateTables(Tables):
         payload = self._payload("rows", id)
         return payload["data"] if payload else None
 
-    def put_rows(self, span: StoredRows, data: bytes | memoryview) -> None:
-        """Store memory rows; the writer keeps blobs to at most 4 MiB."""
-        self._raw.insert("rows", vars(span), payload={"data": data})
+    def put_rows(self, span: StoredRows, data: bytes | memoryview, *, mark: bytes | None = None) -> None:
+        """Store memory rows, and their mark if they have one; the writer keeps blobs to at most 4 MiB."""
+        with self._raw.transaction():
+            self._raw.insert("rows", vars(span), payload={"data": data})
+            self._put_mark(span.id, mark)
 
     def delete_rows(self, id: int) -> None:
         """Delete a span and its blob; the space is used again."""
-        self._raw.delete("rows", id)
+        self._delete_marked("rows", id)
 
     def checkpoints(self, model: int) -> list[Checkpoint]:
         """Return the checkpoints on a model's segments, those given up as well, oldest first."""
@@ -86,9 +88,11 @@ class StateTables(Tables):
         payload = self._payload("checkpoint", id)
         return mapping.payload_from(payload) if payload else None
 
-    def put_checkpoint(self, checkpoint: Checkpoint, payload: CheckpointPayload) -> None:
-        """Store a checkpoint."""
-        self._raw.insert("checkpoint", vars(checkpoint), payload=mapping.payload_values(payload))
+    def put_checkpoint(self, checkpoint: Checkpoint, payload: CheckpointPayload, *, mark: bytes | None = None) -> None:
+        """Store a checkpoint, and its mark if it has one."""
+        with self._raw.transaction():
+            self._raw.insert("checkpoint", vars(checkpoint), payload=mapping.payload_values(payload))
+            self._put_mark(checkpoint.id, mark)
 
     def empty_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Give up what a checkpoint keeps, but not where it is; the space is used again."""
@@ -99,7 +103,11 @@ class StateTables(Tables):
 
     def delete_checkpoint(self, id: int) -> None:
         """Delete a checkpoint; the space is used again."""
-        self._raw.delete("checkpoint", id)
+        self._delete_marked("checkpoint", id)
+
+    def marks(self) -> dict[int, bytes]:
+        """Return the marks of rows and checkpoints by their id; see `engine.slot.marks`."""
+        return {values["id"]: values["mac"] for values in self._intact("mark")}
 
     def shrink(self) -> None:
         """Give unused space back to the file system."""
@@ -119,7 +127,7 @@ class StateTables(Tables):
             for batch in _batches((row.id, row.values.get("nbytes", 0) if row.intact else 0) for row in dropped):
                 with self.transaction():
                     for id in batch:
-                        self._raw.delete(table, id)
+                        self._delete_marked(table, id)
             self._raw.recount(table)
         self._damaged.clear()
         self._connection.shrink()
@@ -146,6 +154,16 @@ class StateTables(Tables):
             return set()
         borrowed = any(values["donor"] for values in self._intact("receipt"))
         return behind_forks(segments, borrowed=borrowed)
+
+    def _put_mark(self, id: int, mark: bytes | None) -> None:
+        if mark is not None:
+            self._raw.insert("mark", {"id": id, "mac": mark})
+
+    def _delete_marked(self, table: str, id: int) -> None:
+        """Delete a record, and the mark of this id: segments have none."""
+        with self._raw.transaction():
+            self._raw.delete(table, id)
+            self._raw.delete("mark", id)
 
     def _payload(self, table: str, id: int) -> dict[str, Any] | None:
         try:

@@ -19,6 +19,7 @@ _WHAT = {
     "segment": "token runs",
     "rows": "memory rows",
     "checkpoint": "context checkpoints",
+    "mark": "marks of origin",
     "receipt": "receipts",
     "log": "log entries",
 }
