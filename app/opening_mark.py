@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_args
 
-from app.private_file import write_private
 from engine.paths import data_folder
+from engine.private_file import write_private
 
 Kind = Literal["conversation", "model"]
 _FILE_NAME = "opening.json"

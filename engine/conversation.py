@@ -73,6 +73,7 @@ class Conversation:
         self._runtime: Runtime | None = None
         self._replay = Replay()
         self._model_id = 0
+        self._origins: dict[int, bool] = {}  # see Archive
 
     # --- beginning turns -------------------------------------------------------------------------------------
 
@@ -227,7 +228,8 @@ class Conversation:
     def wake(self, runtime: Runtime, *, check: Check = no_check) -> tuple[Reuse, Source, int]:
         """Bring the state of the current branch into memory; `check` as for `prompt`.
 
-        Returns what of it could be reused, where that came from, and how many tokens the branch has.
+        Returns what of it could be reused, where that came from, and how many tokens the branch has. `check` may raise
+        Cancelled: what was live is live still.
         """
         path = self.store.call(read_transcript).result().path()
         slot = self.slot_for(runtime)
@@ -238,7 +240,7 @@ class Conversation:
         while True:
             reuse = slot.plan(token_ids)
             source = slot.source(reuse)
-            if slot.wake(reuse):
+            if slot.wake(reuse, between_layers=check):
                 return reuse, source, len(token_ids)
 
     def _render(
@@ -320,7 +322,7 @@ class Conversation:
         self._model_id, loss, n_seen = self.store.call(register).result()
         slot = Slot(
             runtime.model,
-            Archive(self.store, self._model_id),
+            Archive(self.store, self._model_id, origins=self._origins),
             kv_type=KV_TYPES[identity.kv_type],
             disk_budget=runtime.settings.disk_budget,
         )

@@ -102,7 +102,7 @@ def prefill(slot: Slot, prompt: Prompt, *, limits: Limits, check: Callable[[], N
     while True:
         reuse = slot.plan(prompt.token_ids)
         yield Reused(reuse.n, slot.source(reuse), reuse.reason)
-        if slot.wake(reuse):
+        if slot.wake(reuse, between_layers=check):
             slot.mark_live(reuse)
             break
     position = reuse.n

@@ -1,21 +1,24 @@
 """The sleeping side of a slot: what of its state is in the slot file, and the way there and back.
 
 Writes are handed to the store thread as immutable bytes; the index of what is there is kept here, so that
-decisions need no file. Reads wait for everything written before them.
+decisions need no file. Reads wait for everything written before them. What is read is used by `reading`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
 from engine.arrays import TokenIds
 from engine.errors import DormouseError
 from engine.memory import MemoryPart, RowChunk
+from engine.slot.file.failures import DamagedError
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import Store
+from engine.slot.marks import Claim, Column, Marks, columns
 from engine.slot.records import (
     JSON,
     MESSAGE_ENDS,
@@ -24,6 +27,7 @@ from engine.slot.records import (
     CheckpointReason,
     Cursor,
     LogEntry,
+    ModelIdentity,
     Segment,
     StoredRows,
 )
@@ -41,11 +45,19 @@ _BLOB_ROWS = 128  # which go only when none of their rows is needed any more
 class Archive:
     """Segments, rows and checkpoints of one model in one slot file."""
 
-    def __init__(self, store: Store, model: int) -> None:
+    def __init__(
+        self, store: Store, model: int, *, origins: dict[int, bool] | None = None, marked_only: bool = False
+    ) -> None:
+        """Read the index of what the file has under the model's id; with `marked_only` what has marks is all there is.
+
+        `origins` is what this process knows of records, by id: True for those that were computed here, False for those
+        that came from elsewhere and passed their check. It may outlive the archive.
+        """
         self._store = store
         self._model = model
-
-        self.tree = SegmentTree()
+        self._marked_only = marked_only
+        self.origins = {} if origins is None else origins
+        self._identity = self._store.call(_identity, model).result()
         self._next_id = 0
         self._keeps_nothing = False
         self._read_index()
@@ -57,7 +69,12 @@ class Archive:
             return segments, file.rows_index(self._model), file.checkpoints(self._model), file.next_state_id()
 
         segments, rows, checkpoints, next_id = self._store.call(read).result()
+        marks = self._store.call(SlotFile.marks).result()
+        if self._marked_only:
+            rows = [stored for stored in rows if stored.id in marks]
+            checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint.id in marks]
         self.tree = SegmentTree(segments, rows)
+        self._marks = Marks(self._identity, self.tree, marks)
         self.checkpoints = {checkpoint.id: checkpoint for checkpoint in checkpoints if checkpoint.nbytes}
         self.given_up = {checkpoint.id: checkpoint for checkpoint in checkpoints if not checkpoint.nbytes}
         self._next_id = max(self._next_id, next_id)
@@ -69,6 +86,7 @@ class Archive:
             self._store.call(SlotFile.drop_state, self._model)
         self._keeps_nothing = True
         self.tree = SegmentTree()
+        self._marks = Marks(self._identity, self.tree, {})
         self.checkpoints.clear()
         self.given_up.clear()
         self.asleep.clear()
@@ -102,24 +120,29 @@ class Archive:
         if not self._keeps_nothing:
             self._store.post(lambda file: file.put_segment(segment), nbytes=segment.token_ids.nbytes)
 
-    def add_rows(self, path: list[Run], part: MemoryPart, lo: int, hi: int) -> None:
-        """Store those of the part's rows lo .. hi - 1 along a path that are not stored yet."""
+    def add_rows(self, path: list[Run], part: MemoryPart, lo: int, hi: int, *, own: bool) -> None:
+        """Store those of the part's rows lo .. hi - 1 along a path that are not stored yet.
+
+        They get marks if they are `own`: computed here, on nothing that was not.
+        """
         step = max(1, min(_BLOB_ROWS, _BLOB_BYTES // part.row_nbytes))
         for run in path:
             for start, stop in self.tree.gaps([run], part.kind, lo, hi):
                 for piece in range(start, stop, step):
-                    self._put_rows(run, part.kind, part.export_rows(piece, min(piece + step, stop)))
+                    self._put_rows(run, part.kind, part.export_rows(piece, min(piece + step, stop)), own=own)
 
-    def _put_rows(self, run: Run, part: str, chunk: RowChunk) -> None:
+    def _put_rows(self, run: Run, part: str, chunk: RowChunk, *, own: bool) -> None:
         lo, hi = chunk.lo - run.start, chunk.hi - run.start
         span = StoredRows(self._new_id(), run.segment.id, part, lo, hi, nbytes=len(chunk.data))
         self.tree.add_rows(span)
-        self._store.post(lambda file: file.put_rows(span, chunk.data), nbytes=span.nbytes)
+        self.origins[span.id] = own
+        mark = self._marking(self._marks.of_rows(span), (chunk.data,), own=own)
+        self._store.post(lambda file: file.put_rows(span, chunk.data, mark=mark()), nbytes=span.nbytes)
 
     def add_checkpoint(
-        self, at: Cursor, payload: CheckpointPayload, *, message: int | None, reason: CheckpointReason
+        self, at: Cursor, payload: CheckpointPayload, *, message: int | None, reason: CheckpointReason, own: bool
     ) -> None:
-        """Store a checkpoint; the rows that it refers to are stored already."""
+        """Store a checkpoint, marked if it is `own`; the rows that it refers to are stored already."""
         assert at.segment is not None
         checkpoint = Checkpoint(
             id=self._new_id(),
@@ -135,7 +158,9 @@ class Archive:
             del self.given_up[place.id]
             self._post(SlotFile.delete_checkpoint, place.id)
         self.checkpoints[checkpoint.id] = checkpoint
-        self._store.post(lambda file: file.put_checkpoint(checkpoint, payload), nbytes=payload.nbytes)
+        self.origins[checkpoint.id] = own
+        mark = self._marking(self._marks.of_checkpoint(checkpoint), columns(payload), own=own)
+        self._store.post(lambda file: file.put_checkpoint(checkpoint, payload, mark=mark()), nbytes=payload.nbytes)
         self.log("checkpoint", n_tokens=self.tree.n_tokens(at), reason=reason, nbytes=payload.nbytes)
 
     def drop_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -164,23 +189,27 @@ class Archive:
         """Read a checkpoint's payload; None when it is damaged."""
         return self._store.call(SlotFile.read_checkpoint, checkpoint.id).result()
 
-    def read_rows(self, path: list[Run], part: str, lo: int, hi: int) -> Iterator[RowChunk]:
-        """Read the rows lo .. hi - 1 along a path, in ascending chunks, each row once.
+    def read_rows(self, stored: StoredRows) -> Future[bytes | None]:
+        """Have rows read; the future has None for those that are damaged or gone."""
+        return self._store.call(SlotFile.read_rows, stored.id)
 
-        A path may leave a segment inside what is stored together: rows behind the fork are another branch's. What is
-        damaged or gone is left out, and out of the index as well.
-        """
-        for run in path:
-            for span in self.tree.rows(run, part, lo, hi):
-                data = self._store.call(SlotFile.read_rows, span.id).result()
-                if data is None:
-                    self.tree.remove_rows(span)
-                    continue
-                chunk = RowChunk(run.start + span.lo, run.start + span.hi, data)
-                wanted = max(lo, run.start), min(hi, run.end)
-                if max(chunk.lo, wanted[0]) < min(chunk.hi, wanted[1]):
-                    yield (chunk := chunk.cut(*wanted))
-                    lo = chunk.hi  # of rows that are stored twice, once is enough
+    def origin_of_rows(self, stored: StoredRows, data: bytes) -> bool | None:
+        """Return what is known of where rows came from, see `origins`: None if nothing."""
+        return self._origin(stored.id, lambda: self._marks.of_rows(stored), (data,))
+
+    def origin_of_checkpoint(self, checkpoint: Checkpoint, payload: CheckpointPayload) -> bool | None:
+        """Return what is known of where a checkpoint came from, see `origins`: None if nothing."""
+        return self._origin(checkpoint.id, lambda: self._marks.of_checkpoint(checkpoint), columns(payload))
+
+    def _origin(self, id: int, claim: Callable[[], Claim], payload: tuple[Column, ...]) -> bool | None:
+        if id not in self.origins and self._marks.hold(id, claim(), payload):
+            self.origins[id] = True
+        return self.origins.get(id)
+
+    def _marking(self, claim: Claim, payload: tuple[Column, ...], *, own: bool) -> Callable[[], bytes | None]:
+        """Return what makes a mark, for the thread that stores it."""
+        marks = self._marks
+        return lambda: marks.make(claim, payload) if own else None
 
     def forget(self, at: Cursor, checkpoint: Checkpoint | None, parts: Iterable[str]) -> None:
         """Delete the state of a place where it is not what it should be, though its checksums are right."""
@@ -192,6 +221,23 @@ class Archive:
             for part in parts:
                 for stored in self.tree.rows(run, part, run.start, run.end):
                     self.drop_rows(stored)
+
+    def forget_received(self, at: Cursor) -> None:
+        """Delete all state before a place that was not computed here."""
+        for run in self.tree.path(at):
+            for stored in self.tree.spans_of(run.segment.id):
+                data = self.read_rows(stored).result() if stored.lo < run.length else None
+                if stored.lo < run.length and not (data and self.origin_of_rows(stored, data)):
+                    self.drop_rows(stored)
+            here = [c for c in self.checkpoints.values() if c.segment == run.segment.id and c.length <= run.length]
+            for checkpoint in here:
+                payload = self.read_checkpoint(checkpoint)
+                if not (payload and self.origin_of_checkpoint(checkpoint, payload)):
+                    self.drop_checkpoint(checkpoint)
+
+    def tell(self, text: str) -> None:
+        """Tell the person something about the state."""
+        self._store.tell(text)
 
     def repair(self) -> bool:
         """Have what turned out to be damaged taken out of the file, so that it is found once; tell whether any was."""
@@ -211,3 +257,11 @@ class Archive:
     def _new_id(self) -> int:
         self._next_id += 1
         return self._next_id - 1
+
+
+def _identity(file: SlotFile, model: int) -> ModelIdentity:
+    """Return the identity of a model in a file; raise DamagedError if there is none of this id."""
+    for identity in file.models():
+        if identity.id == model:
+            return identity
+    raise DamagedError(f"{file.name} is damaged: it does not know whose state it holds.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from engine.arrays import TokenIds
 from engine.errors import DormouseError, SlotFileError
@@ -19,6 +20,8 @@ _LEAST = 64  # tokens that a donation must save
 _N_CANDIDATES = 3
 _PATIENCE = 2.0  # seconds for a file that others use as well
 
+_Stamp: TypeAlias = tuple[int, int] | None
+
 
 class Donors:
     """The slot files of a folder and those that are open, as givers of rows and checkpoints. For one thread only."""
@@ -27,6 +30,7 @@ class Donors:
         """Look for donors in `folder`, if there is one; what is found out about them is kept in the file `index`."""
         self._folder = folder
         self._index = PrefixIndex(index)
+        self._refused: dict[Path, _Stamp] = {}  # files whose marks did not hold, as they were then
 
     def close(self) -> None:
         """Let go of the index."""
@@ -61,16 +65,21 @@ class Donors:
                 self._index.put(path, store.call(read_steps).result(_PATIENCE))
         candidates: list[Path] = []
         with _passing_over(note):
-            candidates = [path for path in self._index.longest(model, prompt) if path != own]
+            longest = self._index.longest(model, prompt)
+            candidates = [path for path in longest if path != own and self._refused.get(path) != _stamp(path)]
         with ExitStack() as opened:
             offers = []
             for path in candidates[:_N_CANDIDATES]:
                 with _passing_over(note):
+                    stamp = _stamp(path)
                     archive = _open(path, others.get(path), model, opened)
-                    offers.append((slot.plan(prompt, archive), archive, path.name))
-            for reuse, archive, name in sorted(offers, key=lambda offer: offer[0].n, reverse=True):
-                if reuse.n - n_known >= _LEAST and slot.adopt(archive, reuse, name=name):
-                    return name
+                    offers.append((slot.plan(prompt, archive), archive, path, stamp))
+            for reuse, archive, path, stamp in sorted(offers, key=lambda offer: offer[0].n, reverse=True):
+                if reuse.n - n_known < _LEAST:
+                    break
+                if slot.adopt(archive, reuse, name=path.name):
+                    return path.name
+                self._refused[path] = stamp
         return None
 
 
@@ -86,12 +95,22 @@ def _passing_over(note: Callable[[Exception], None]) -> Iterator[None]:
 
 
 def _open(path: Path, store: Store | None, model: ModelIdentity, opened: ExitStack) -> Archive:
-    """Return the state that a slot file has of a model."""
+    """Return the state that a slot file has of a model, as far as it has marks."""
     if store is None:
         store = Store(lambda: SlotFile.open(path, read_only=True, wait=False), on_error=_ignore)
         opened.callback(_let_go, store)
     models = store.call(SlotFile.models).result(_PATIENCE)
-    return Archive(store, next((other.id for other in models if state_key(other) == state_key(model)), 0))
+    id = next((other.id for other in models if state_key(other) == state_key(model)), 0)
+    return Archive(store, id, marked_only=True)
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return what changes with a file; None where it can't be looked at."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def _let_go(store: Store) -> None:

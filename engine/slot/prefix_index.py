@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from engine.errors import SlotBusyError, SlotFileError
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.records import ROOT_DIGEST, ModelIdentity, Segment, chain_digest
 
-_LAYOUT = 1
+_LAYOUT = 2
 _PATIENCE = 0.5  # seconds for reading files that changed, at each update; the others follow at the next
 _CREATION = """
 CREATE TABLE file (path TEXT PRIMARY KEY, mtime_ns INTEGER, nbytes INTEGER);
@@ -46,12 +46,28 @@ def state_key(model: ModelIdentity) -> str:
 
 
 def read_steps(file: SlotFile) -> list[Step]:
-    """Return the steps of all segments in a slot file."""
-    return [step for model in file.models() for step in _steps(state_key(model), file.segments(model.id))]
+    """Return the steps of the segments in a slot file whose state may be given to others: see `marks`.
+
+    Only whether there are marks is looked at; whether they hold is found out when something is taken.
+    """
+    marks = file.marks()
+    steps: list[Step] = []
+    for model in file.models():
+        marked = {stored.segment for stored in file.rows_index(model.id) if stored.id in marks}
+        marked |= {checkpoint.segment for checkpoint in file.checkpoints(model.id) if checkpoint.id in marks}
+        steps += _steps(state_key(model), file.segments(model.id), marked)
+    return steps
 
 
-def _steps(key: str, segments: dict[int, Segment]) -> Iterator[Step]:
+def _steps(key: str, segments: dict[int, Segment], marked: Set[int]) -> Iterator[Step]:
+    """Yield the steps to the marked segments."""
+    leading = set(marked)
+    for segment in reversed(segments.values()):
+        if segment.id in leading and segment.parent is not None:
+            leading.add(segment.parent)
     for segment in segments.values():
+        if segment.id not in leading:
+            continue
         yield Step(key, segment.base, len(segment.token_ids), segment.digest)
         parent = None if segment.parent is None else segments[segment.parent]
         if parent is not None and segment.parent_length < len(parent.token_ids):

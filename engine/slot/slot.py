@@ -13,17 +13,19 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from engine.arrays import F32, TokenIds
-from engine.errors import DormouseError
 from engine.memory import Memory
 from engine.models import Model
+from engine.slot import spot_check
 from engine.slot.archive import OVER_BUDGET, Archive
 from engine.slot.next_tokens import NextTokens
 from engine.slot.pruning import prune
-from engine.slot.records import MESSAGE_ENDS, Checkpoint, CheckpointPayload, CheckpointReason, Reason, Source
+from engine.slot.reading import Reading, UnfitError
+from engine.slot.records import MESSAGE_ENDS, CheckpointPayload, CheckpointReason, Reason, Source
 from engine.slot.reuse import Live, Reuse, ReusePlanner
 from engine.slot.segments import ROOT
+from engine.slot.spot_check import ReceivedStateError, SpotCheck
 
-_LAST_WORDS = 128  # tokens before a checkpoint to which rows alone should suffice to return
+_LAST_WORDS = (128, spot_check.N_TOKENS)  # tokens before a checkpoint to which rows alone should suffice to return
 _NO_LIMIT = 1 << 40  # tokens; no conversation has as many
 _NEXT_TOKENS_BYTES = 1024  # at most, in a checkpoint
 _SEGMENT_TOKENS = 64  # evaluated tokens that may wait until they become a segment
@@ -44,6 +46,7 @@ class Slot:
         self._cursor = ROOT
         self._pending: list[int] = []  # evaluated since the last segment
         self._hidden: F32 | None = None
+        self._is_own = True  # whether this installation computed all in the memory: what is stored of it is marked then
         self._loss: tuple[Reason, int] | None = None  # why less than so many tokens may be reused
         if disk_budget == 0:
             archive.keep_nothing()
@@ -100,20 +103,31 @@ class Slot:
         asleep = any(run.segment.id in self._archive.asleep for run in self._archive.tree.path(reuse.cursor))
         return "restored" if asleep else "live"
 
-    def wake(self, reuse: Reuse) -> bool:
+    def wake(self, reuse: Reuse, *, between_layers: Callable[[], None] = lambda: None) -> bool:
         """Make the memory hold what `reuse` says: cut it back, or read from the archive.
 
-        Returns False when the archive turns out to be damaged there. That place is put aside, to `plan` again;
-        what was live is live still.
+        State that came from elsewhere is checked by computing some of it again; `between_layers` may raise to cancel
+        that. Returns False when the archive turns out to be damaged there, or not to hold the state of its text. That
+        place is put aside, to `plan` again; what was live is live still.
         """
-        if self._rewind(reuse) or self._restore(reuse):
+        if self._rewind(reuse):
             return True
-        self._loss = ("damaged", reuse.n)
-        if self._archive.repair():
-            self._store_live_rows()
-        else:  # whole, and yet not what it should be
-            self._archive.forget(reuse.cursor, reuse.checkpoint, [part.kind for part in self._memory.parts])
-        self._archive.log("put_aside", n_tokens=reuse.n, reason="damaged")
+        reason: Reason = "damaged"
+        try:
+            self._restore(reuse, between_layers)
+        except ReceivedStateError as error:
+            reason = error.reason
+            self._archive.tell(str(error))
+            self._archive.forget_received(reuse.cursor)
+        except UnfitError:
+            if self._archive.repair():
+                self._store_live_rows()
+            else:  # whole, and yet not what it should be
+                self._archive.forget(reuse.cursor, reuse.checkpoint, [part.kind for part in self._memory.parts])
+        else:
+            return True
+        self._loss = (reason, reuse.n)
+        self._archive.log("put_aside", n_tokens=reuse.n, reason=reason)
         return False
 
     def log_sleep(self, reason: str) -> None:
@@ -125,16 +139,20 @@ class Slot:
 
         It becomes a branch of its own from the root on: rows of the beginning that are known here were computed in
         other ubatches, and those behind them did not see their last bits. Returns False, and changes nothing, when the
-        donor turns out to be damaged there.
+        donor turns out to be damaged there, or to have anything that this installation did not compute.
         """
-        if not self._load(donor, reuse):
+        reading = Reading(donor, own_only=True)
+        try:
+            self._memory, self._hidden = reading.memory(self._model, self._kv_type, reuse.cursor, reuse.checkpoint)
+        except UnfitError:
             return False
+        self._is_own = reading.is_own
         self._cursor = self._archive.add_segment(ROOT, donor.tree.token_ids(reuse.cursor))
         path = self._archive.tree.path(self._cursor)
         self._archive.asleep.add(path[-1].segment.id)
         for part in self._memory.parts:
             if part.row_nbytes:
-                self._archive.add_rows(path, part, part.first_row(reuse.n), reuse.n)
+                self._archive.add_rows(path, part, part.first_row(reuse.n), reuse.n, own=self._is_own)
         self.checkpoint(message=None, reason="shared")
         self._archive.log("donation", n_tokens=reuse.n, nbytes=self.state_nbytes, reason="shared", donor=name)
         return True
@@ -188,11 +206,11 @@ class Slot:
         path = self._archive.tree.path(self._cursor)
         for part in self._memory.parts:
             if part.row_nbytes:
-                lo = part.first_row(max(0, self.n_tokens - _LAST_WORDS))
-                lo = lo if part.has_rows(lo, self.n_tokens) else part.first_row(self.n_tokens)
-                self._archive.add_rows(path, part, lo, self.n_tokens)
+                starts = (part.first_row(max(0, self.n_tokens - n)) for n in (*_LAST_WORDS, 0))
+                lo = next(lo for lo in starts if part.has_rows(lo, self.n_tokens))
+                self._archive.add_rows(path, part, lo, self.n_tokens, own=self._is_own)
         payload = CheckpointPayload(hidden, next_tokens.to_bytes(), self._memory.checkpoint())
-        self._archive.add_checkpoint(self._cursor, payload, message=message, reason=reason)
+        self._archive.add_checkpoint(self._cursor, payload, message=message, reason=reason, own=self._is_own)
 
     def resume(self) -> None:
         """Store what is live once more, after writes failed."""
@@ -206,7 +224,7 @@ class Slot:
         path = self._archive.tree.path(self._cursor)
         for part in self._memory.parts:
             if part.rewindable:
-                self._archive.add_rows(path, part, 0, min(self.n_tokens, self._most_tokens()))
+                self._archive.add_rows(path, part, 0, min(self.n_tokens, self._most_tokens()), own=self._is_own)
 
     def _flush(self) -> None:
         """Make a segment of the tokens evaluated since the last one; store the rows of rewindable parts."""
@@ -218,7 +236,8 @@ class Slot:
         last_run = self._archive.tree.path(self._cursor)[-1:]
         for part in self._memory.parts:
             if part.rewindable:
-                self._archive.add_rows(last_run, part, last_run[0].start, min(self.n_tokens, self._most_tokens()))
+                lo, hi = last_run[0].start, min(self.n_tokens, self._most_tokens())
+                self._archive.add_rows(last_run, part, lo, hi, own=self._is_own)
 
     def _most_tokens(self) -> int:
         """Return for how many tokens the disk budget holds what going on behind them needs."""
@@ -243,52 +262,32 @@ class Slot:
         if self._memory.reuse_point(reuse.n) != reuse.n:
             return False
         hidden = None
-        if reuse.checkpoint and (hidden := self._read_hidden(self._archive, reuse.checkpoint)[0]) is None:
-            return False
+        if reuse.checkpoint:
+            reading = Reading(self._archive)
+            try:
+                hidden, _ = reading.checkpoint(self._model, reuse.checkpoint)
+            except UnfitError:
+                return False
+            if reading.records:  # to be checked with the memory that it belongs to
+                return False
+            self._is_own = self._is_own and reading.is_own
         self._memory.rewind(reuse.n)
         self._cursor, self._hidden = reuse.cursor, hidden
+        self._is_own = self._is_own or not reuse.n
         return True
 
-    def _restore(self, reuse: Reuse) -> bool:
-        """Read the place's rows and state into a new memory, which takes the old one's place if all is well."""
-        if not self._load(self._archive, reuse):
-            return False
+    def _restore(self, reuse: Reuse, between_layers: Callable[[], None]) -> None:
+        """Read the place's rows and state into a new memory, which takes the old one's place if all is well.
+
+        Raises UnfitError otherwise.
+        """
+        reading = Reading(self._archive)
+        memory, hidden = reading.memory(self._model, self._kv_type, reuse.cursor, reuse.checkpoint)
+        if reading.records:
+            check = SpotCheck(self._model, self._kv_type, self._archive, between_layers)
+            check.check(reading, memory, reuse.cursor, hidden)
+        self._memory, self._hidden, self._is_own = memory, hidden, reading.is_own
         self._cursor = reuse.cursor
         self._archive.log(
             "restore", n_tokens=reuse.n, n_common=reuse.n_common, nbytes=self.state_nbytes, reason=reuse.reason
         )
-        return True
-
-    def _load(self, archive: Archive, reuse: Reuse) -> bool:
-        """Make the memory hold what an archive has of a place; leave it as it is where something is wrong there."""
-        memory = self._model.new_memory(self._kv_type)
-        path = archive.tree.path(reuse.cursor)
-        hidden = state = None
-        if reuse.checkpoint:
-            hidden, state = self._read_hidden(archive, reuse.checkpoint)
-            if hidden is None:
-                return False
-        rows = {
-            part.kind: archive.read_rows(path, part.kind, part.first_row(reuse.n), reuse.n) for part in memory.parts
-        }
-        try:
-            memory.restore(reuse.n, rows, state)
-        except (DormouseError, ValueError):
-            return False
-        self._memory, self._hidden = memory, hidden
-        return True
-
-    def _read_hidden(self, archive: Archive, checkpoint: Checkpoint) -> tuple[F32 | None, bytes | None]:
-        """Return a checkpoint's hidden state (1, n_embd) and memory state; None for one that fails its self-test."""
-        try:
-            payload = archive.read_checkpoint(checkpoint)
-            if payload is None:
-                return None, None
-            hidden = payload.hidden.reshape(1, self._model.config.n_embd)
-            logits = self._model.logits(hidden)[0]
-            expected = NextTokens.from_bytes(payload.next_tokens)
-        except (DormouseError, ValueError):
-            return None, None
-        if not expected.agrees(logits, kernels=self._model.kernels.identity):
-            return None, None
-        return hidden, payload.states

@@ -8,7 +8,7 @@ import pytest
 
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.prefix_index import PrefixIndex, read_steps
-from engine.slot.records import ModelIdentity, Segment
+from engine.slot.records import ModelIdentity, Segment, StoredRows
 from tests.slot_samples import sample_model
 
 MODEL = sample_model("m")
@@ -18,7 +18,7 @@ def ids(text: str) -> np.ndarray:
     return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
 
-def write(path: Path, *runs: tuple[int | None, int, str], model: ModelIdentity = MODEL) -> Path:
+def write(path: Path, *runs: tuple[int | None, int, str], model: ModelIdentity = MODEL, marked: bool = True) -> Path:
     """Write a slot file of segments, each behind so many tokens of an earlier one (counted from 0)."""
     with SlotFile.create(path) as file:
         model = file.put_model(model)
@@ -28,6 +28,8 @@ def write(path: Path, *runs: tuple[int | None, int, str], model: ModelIdentity =
             id = len(segments) + 1
             segments.append(Segment.follow(id, model=model.id, parent=above, length=length, token_ids=ids(text)))
             file.put_segment(segments[-1])
+            if marked:
+                file.put_rows(StoredRows(100 + id, id, "attention", 0, 1, 1), b"k", mark=bytes(32))
     return path
 
 
@@ -58,6 +60,17 @@ def test_the_longest_beginning_comes_first(index: PrefixIndex) -> None:
     assert names(index, "abcUVW!") == ["short.slot"]
     assert names(index, "abcdefghiXYZ") == ["long.slot", "short.slot"]
     assert names(index, "XYZ") == names(index, "") == []
+    index.close()
+
+
+def test_only_beginnings_of_what_is_marked_are_taken_in(index: PrefixIndex, folder: Path) -> None:
+    write(folder / "received.slot", (None, 0, "abcdef"), (0, 6, "ghijkl"), marked=False)
+    path = write(folder / "mixed.slot", (None, 0, "abcdef"), (0, 6, "ghi"), (1, 3, "jkl"), (0, 6, "X"), marked=False)
+    with SlotFile.open(path) as file:
+        file.put_rows(StoredRows(102, 2, "attention", 0, 1, 1), b"k", mark=bytes(32))
+    index.update(folder, but=())
+    assert names(index, "abcdefghijkl") == ["long.slot", "mixed.slot", "short.slot"]
+    assert {step.length for step in read_steps(SlotFile.open(path, read_only=True))} == {6, 3}
     index.close()
 
 

@@ -16,6 +16,7 @@ from engine.kernels.kv_types import KV_TYPES
 from engine.runtime import EngineSettings, Runtime
 from tests.models import full_attention, recurrent, windowed
 from tests.models.tiny import TinyModel
+from tests.received_walk import ReceivedWalk
 from tests.walk import Walk
 
 STEPS_PER_WALK = 40
@@ -41,7 +42,7 @@ def _kernels() -> Iterator[Kernels]:
     kernels.close()
 
 
-def walk(runtimes: Sequence[Runtime], folder: Path, *, n_steps: int, start: int = 0) -> int:
+def walk(runtimes: Sequence[Runtime], folder: Path, *, n_steps: int, start: int = 0, kind: type[Walk] = Walk) -> int:
     """Take at least `n_steps` steps, in walks of their own; return how many were taken."""
     numbers = iter(range(1 << 30))
 
@@ -50,7 +51,7 @@ def walk(runtimes: Sequence[Runtime], folder: Path, *, n_steps: int, start: int 
         path.mkdir()
         return path
 
-    machine = type("Conversations", (Walk,), {
+    machine = type("Conversations", (kind,), {
         "runtimes": staticmethod(lambda: runtimes), "folder": staticmethod(new_folder), "n_steps": 0,
     })  # fmt: skip
     rounds = 0
@@ -103,6 +104,14 @@ def test_walks(name: str, kernels: Kernels, tmp_path: Path, walk_steps: int) -> 
     """Walk with one model of each kind of memory."""
     n_steps = walk_steps // len(KINDS)
     assert walk(load(KINDS[name], kernels, tmp_path), tmp_path, n_steps=n_steps) >= n_steps
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_walks_with_files_that_a_stranger_changed(name: str, kernels: Kernels, tmp_path: Path, walk_steps: int) -> None:
+    n_steps = walk_steps // 25
+    runtimes = [runtime for runtime in load(KINDS[name], kernels, tmp_path) if runtime.settings.disk_budget]
+    assert walk(runtimes, tmp_path, n_steps=n_steps, kind=ReceivedWalk) >= n_steps
+    assert ReceivedWalk.n_received > 0
 
 
 @pytest.mark.parametrize("name", OTHERS)
