@@ -246,9 +246,14 @@ class Conversation:
     def _render(
         self, path: Sequence[Message], runtime: Runtime, *, add_generation_prompt: bool, check: Check
     ) -> RenderedPrompt:
-        contents = self.store.call(SlotFile.contents).result()
+        def read(file: SlotFile) -> tuple[dict[int, Message], list[Content]]:
+            return {message.id: message for message in file.messages()}, file.contents()
+
+        messages, contents = self.store.call(read).result()
+        # a turn may have begun while an earlier reply was being written
+        now = [messages.get(message.id, message) for message in path]
         rendered, new = self._replay.render(
-            path, contents, runtime, add_generation_prompt=add_generation_prompt, check=check
+            now, contents, runtime, add_generation_prompt=add_generation_prompt, check=check
         )
         for content in new:
             self._put_content(content)
