@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 import platform
 import sys
 import threading
@@ -20,6 +19,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.widgets.problem_dialog import ProblemDialog
 from engine.errors import DormouseError
+from engine.private_file import open_to_append
 
 _LOG_NAME = "dormouse.log"
 _LONGEST_LOG = 1 << 20
@@ -162,7 +162,7 @@ class _Log:
         with suppress(OSError):
             if self.path.exists() and self.path.stat().st_size > _LONGEST_LOG:
                 self.path.replace(self.path.with_name(f"{self.path.name}.1"))
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            descriptor = open_to_append(self.path)
             self._file = open(descriptor, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
             if self._watching:
                 faulthandler.enable(self._file)

@@ -11,18 +11,19 @@ import secrets
 import sqlite3
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import datetime
 from pathlib import Path
 
 from engine.errors import DormouseError, SlotBusyError
 from engine.paths import cache_folder
-from engine.private_file import write_private
+from engine.private_file import read_file, write_private
 from engine.slot.file.beside import check_beside, companions
 from engine.slot.file.failures import DamagedError
 from engine.slot.file.slot_file import SlotFile
 
 _CACHE_NAME = "titles.json"
+_MOST_BYTES = 64 << 20
 _TITLE_LENGTH = 120
 _PATIENCE = 0.02  # seconds for reading titles, at each listing
 
@@ -46,6 +47,11 @@ class _Known:
     mtime_ns: int
     nbytes: int
     damaged: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is of the right types, as what is read from the cache may not be."""
+        return [type(value) for value in astuple(self)] == [str, int, int, bool]
 
     def fits(self, status: os.stat_result) -> bool:
         return (self.mtime_ns, self.nbytes) == (status.st_mtime_ns, status.st_size)
@@ -165,8 +171,9 @@ class Library:
 
 def _read_cache(path: Path) -> dict[str, _Known]:
     try:
-        items = json.loads(path.read_bytes()).items()
-        return {name: _Known(**known) for name, known in items}
+        items = json.loads(read_file(path, limit=_MOST_BYTES)).items()
+        found = {name: _Known(**known) for name, known in items}
+        return {name: known for name, known in found.items() if known.is_sound}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 

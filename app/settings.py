@@ -15,12 +15,13 @@ from engine.errors import DormouseError
 from engine.kernels import KERNELS
 from engine.kernels.kv_types import KV_TYPES
 from engine.paths import config_folder
-from engine.private_file import write_private
+from engine.private_file import UnfitFileError, read_file, write_private
 from engine.runtime import DEFAULT_BUDGET, DEFAULT_CHECKPOINT_INTERVAL, DEFAULT_N_CTX
 from engine.sampling import SamplingParameters
 
 _FILE_NAME = "settings.json"
 _RECENT_LENGTH = 10
+_MOST_BYTES = 1 << 20
 _SAMPLING = SamplingParameters()
 
 
@@ -129,8 +130,8 @@ class Settings:
     def load(cls, path: Path | None = None) -> Self:
         """Read the settings from `path`, by default the user's file; what is missing or wrong there is default.
 
-        A file that is no JSON object is moved aside, to the same name with `.damaged`. Raises DormouseError if the
-        file is there but can't be read.
+        What is no file, or no JSON object, is moved aside, to the same name with `.damaged`. Raises DormouseError if
+        the file is there but can't be read.
         """
         path = path or config_folder() / _FILE_NAME
         settings = cls()
@@ -183,11 +184,13 @@ DECLARATIONS = _declare()
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_file(path, limit=_MOST_BYTES))
         if isinstance(values, dict):
             return values
     except FileNotFoundError:
         return {}
+    except UnfitFileError:  # what only stands in its place is not looked into
+        pass
     except OSError as error:
         raise DormouseError(f"The settings in {path} can't be read: {error.strerror}.") from error
     except (ValueError, RecursionError):

@@ -12,6 +12,8 @@ from pathlib import Path
 from PySide6.QtCore import QLockFile, QObject, Signal, Slot
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
+from engine.private_file import UnfitFileError, check_is_file
+
 _PATIENCE_MS = 3000  # for an answer of the first instance
 _LONGEST_MESSAGE = 1 << 20
 _THANKS = b"\n"
@@ -36,7 +38,7 @@ class SingleInstance(QObject):
         self._server = QLocalServer(self)
         self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
         self._server.newConnection.connect(self._accept)
-        self.is_first = self._lock.tryLock(0) or self._lock.error() != QLockFile.LockError.LockFailedError
+        self.is_first = _is_in_the_way(self._lock.fileName()) or self._takes_lock()
         """Whether no other instance runs. Where no lock can be had at all, each instance is a first one."""
         if self.is_first:
             QLocalServer.removeServer(self._address)
@@ -55,6 +57,9 @@ class SingleInstance(QObject):
         """Stop listening and let another instance be the first."""
         self._server.close()
         self._lock.unlock()
+
+    def _takes_lock(self) -> bool:
+        return self._lock.tryLock(0) or self._lock.error() != QLockFile.LockError.LockFailedError
 
     @Slot()
     def _accept(self) -> None:
@@ -88,6 +93,17 @@ class _Reader(QObject):
             self._socket.flush()
             self._instance.received.emit(paths)
         self._socket.disconnectFromServer()
+
+
+def _is_in_the_way(lock: str) -> bool:
+    """Tell whether something is in the place of a lock that is no file: Qt would open it, and wait at a pipe."""
+    try:
+        check_is_file(lock)
+    except UnfitFileError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _address(name: str) -> str:

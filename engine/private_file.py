@@ -11,12 +11,14 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # what a system lacks, it does not need: Windows has neither FIFOs in folders nor links that anybody may make
-_READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-_WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_WARY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_READING = os.O_RDONLY | _WARY
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _WARY
+_APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _WARY
 _KINDS = (
     (stat.S_ISLNK, "it is a link"),
     (stat.S_ISDIR, "it is a folder"),
@@ -63,6 +65,24 @@ def read_file(path: str | os.PathLike[str], *, limit: int, is_private: bool = Fa
     if len(content) > limit:
         raise UnfitFileError(errno.EFBIG, "it is too large", str(path))
     return content
+
+
+def open_to_append(path: Path) -> int:
+    """Return a descriptor to append to a regular file, which is made with mode 0600 if there is none.
+
+    Raises:
+        UnfitFileError: a link, a folder, a pipe, a socket or a device is in its place.
+        OSError: it can't be opened.
+    """
+    with suppress(FileNotFoundError):
+        check_is_file(path)
+    descriptor = os.open(path, _APPENDING, 0o600)
+    try:
+        _check(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def make_private_folder(path: Path) -> None:

@@ -187,6 +187,8 @@ class _Fetch:
 
 
 def _is_whole(path: Path, entry: ModelEntry) -> bool:
+    if not path.is_file():
+        return False
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != entry.size:

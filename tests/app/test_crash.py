@@ -15,6 +15,7 @@ from pytestqt.qtbot import QtBot
 from app import crash
 from app.widgets.problem_dialog import ProblemDialog
 from engine.errors import DormouseError
+from tests.impostors import IMPOSTORS
 
 pytestmark = pytest.mark.qt_no_exception_capture
 
@@ -140,6 +141,19 @@ def test_log_is_private_and_bounded(
         assert (tmp_path / name).stat().st_size < 12_000
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     assert "Problem 99." in log(tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", IMPOSTORS)
+def test_what_is_no_file_is_not_written_to(qapp: QApplication, qtbot: QtBot, tmp_path: Path, kind: str) -> None:
+    IMPOSTORS[kind](tmp_path / "dormouse.log")
+    reporter = crash.install(tmp_path)
+    try:
+        reporter.report("No log.", "")
+        shown(qtbot).close()
+    finally:
+        reporter.uninstall()
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_without_a_log_there_is_still_a_dialog(qapp: QApplication, qtbot: QtBot, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The list of conversations, over files in every condition."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from engine.errors import DormouseError
 from engine.paths import cache_folder
 from engine.slot.file.slot_file import SlotFile
 from tests.clock import best_of_three
+from tests.impostors import IMPOSTORS
 
 
 @pytest.fixture
@@ -116,6 +118,28 @@ def test_damaged_cache_is_no_matter(folder: Path, content: str) -> None:
     write_slot(folder / "a.slot", "Hello")
     (cache_folder() / "titles.json").write_text(content)
     assert titles(Library(folder)) == ["Hello"]
+
+
+@pytest.mark.parametrize(
+    "known", [{"title": 5}, {"title": None}, {"mtime_ns": "0"}, {"nbytes": 1.5}, {"damaged": 1}, {"title": ["a"]}]
+)
+def test_values_of_other_types_in_the_cache_are_no_matter(folder: Path, known: dict[str, object]) -> None:
+    path = write_slot(folder / "a.slot", "Hello")
+    sound = {"title": "Hello", "mtime_ns": path.stat().st_mtime_ns, "nbytes": path.stat().st_size, "damaged": False}
+    (cache_folder() / "titles.json").write_text(json.dumps({str(path): sound | known}))
+    (entry,) = Library(folder).entries()
+    assert (entry.title, entry.damaged) == ("Hello", False)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", IMPOSTORS)
+def test_what_is_no_file_is_not_opened(folder: Path, kind: str) -> None:
+    IMPOSTORS[kind](cache_folder() / "titles.json")
+    write_slot(folder / "a.slot", "Hello")
+    IMPOSTORS[kind](write_slot(folder / "b.slot", "Hidden").with_name("b.slot-journal"))
+    IMPOSTORS[kind](folder / "c.slot")
+    assert [title for title in titles(Library(folder)) if title != "c"] == ["b", "Hello"]
+    (cache_folder() / "titles.json").unlink() if kind != "folder" else None
 
 
 @pytest.mark.clock

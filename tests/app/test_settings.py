@@ -1,6 +1,7 @@
 """The settings: what is kept, and that no file breaks the start."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from engine.errors import DormouseError
 from engine.paths import config_folder
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
+from tests.impostors import IMPOSTORS
 
 
 @pytest.fixture
@@ -129,7 +131,23 @@ def test_failure_to_save_is_told_and_loses_nothing(path: Path, monkeypatch: pyte
     assert list(path.parent.glob(".settings*")) == []
 
 
-def test_unreadable_file_is_told(path: Path) -> None:
-    path.mkdir()
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", IMPOSTORS)
+def test_what_is_no_file_is_moved_aside_without_being_opened(path: Path, kind: str) -> None:
+    IMPOSTORS[kind](path)
+    settings = Settings.load(path)
+    assert settings == Settings()
+    assert os.path.lexists(path.with_name("settings.json.damaged"))
+    settings.zoom = 110
+    settings.save()
+    assert Settings.load(path).zoom == 110
+
+
+def test_unreadable_file_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path.touch()
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DormouseError, match="can't be read"):
         Settings.load(path)

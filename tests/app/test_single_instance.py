@@ -14,6 +14,7 @@ from PySide6.QtCore import QCoreApplication
 from pytestqt.qtbot import QtBot
 
 from app.single_instance import SingleInstance
+from tests.impostors import IMPOSTORS
 
 pytestmark = pytest.mark.usefixtures("qapp")
 NAME = "dormouse"
@@ -81,6 +82,15 @@ def test_what_a_crash_leaves_does_no_harm(tmp_path: Path) -> None:
         assert not SingleInstance(NAME).is_first
         other.send_signal(signal.SIGKILL)
     assert len(list(tmp_path.iterdir())) >= 2
+    instance = SingleInstance(NAME)
+    assert instance.is_first
+    instance.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", IMPOSTORS)
+def test_a_lock_that_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    IMPOSTORS[kind](tmp_path / f"{NAME}.lock")
     instance = SingleInstance(NAME)
     assert instance.is_first
     instance.close()

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import importlib.util
+import os
 import shutil
 import threading
 import zipfile
@@ -150,6 +151,15 @@ def test_other_bytes_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DormouseError, match="SHA-256"):
         fetch_model(entry, folder, source=source)
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_its_place_is_replaced(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "copy.gguf"
+    source.write_bytes(MODEL)
+    folder.mkdir()
+    os.mkfifo(folder / ENTRY.file_name)
+    assert fetch_model(ENTRY, folder, source=source).read_bytes() == MODEL
 
 
 def test_full_disk_is_refused_beforehand(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
