@@ -192,6 +192,10 @@ class Session:
 
         return self._submit(conversation, close, survives=True)
 
+    def forget(self, path: Path) -> None:
+        """Keep nothing of what was known of a slot file that was deleted."""
+        self._donors.forget(path)
+
     def close(self, *, engine_seconds: float = 10.0, disk_seconds: float = 60.0) -> list[str]:
         """Cancel what runs and waits, write everything, and end the thread. May be called again.
 

@@ -65,6 +65,9 @@ class Choices:
     def forget(self, path: Path) -> None:
         """Offer a file no longer that was deleted."""
         self._settings.recent = [recent for recent in self._settings.recent if recent != str(path)]
+        if self._settings.last_conversation == str(path):
+            self._settings.last_conversation = None
+        self._save()
 
     def _save(self) -> None:
         try:

@@ -197,6 +197,7 @@ class Wishes(QObject):
     def _remove(self, path: Path) -> None:
         self._choices.forget(path)
         self.files.remove(path)
+        self._session.forget(path)
 
     def _repair(self, conversation: ConversationState) -> None:
         """Heal the file of a conversation; where another one is shown by now, open it, which offers that again."""

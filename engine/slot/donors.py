@@ -24,7 +24,10 @@ _Stamp: TypeAlias = tuple[int, int] | None
 
 
 class Donors:
-    """The slot files of a folder and those that are open, as givers of rows and checkpoints. For one thread only."""
+    """The slot files of a folder and those that are open, as givers of rows and checkpoints.
+
+    For one thread only, except `forget`.
+    """
 
     def __init__(self, folder: Path | None, *, index: Path | None) -> None:
         """Look for donors in `folder`, if there is one; what is found out about them is kept in the file `index`."""
@@ -35,6 +38,10 @@ class Donors:
     def close(self) -> None:
         """Let go of the index."""
         self._index.close()
+
+    def forget(self, path: Path) -> None:
+        """Know nothing any more of a slot file that was deleted. May be called from any thread, and waits for none."""
+        self._index.forget(path)
 
     def supply(
         self,

@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from engine.arrays import TokenIds
 from engine.errors import SlotBusyError, SlotFileError
+from engine.private_file import UnfitFileError, check_is_file
+from engine.slot.file.beside import companions
+from engine.slot.file.disk import create_private
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.records import ROOT_DIGEST, ModelIdentity, Segment, chain_digest
 
@@ -75,7 +79,7 @@ def _steps(key: str, segments: dict[int, Segment], marked: Set[int]) -> Iterator
 
 
 class PrefixIndex:
-    """The index of one folder, kept in a file, or in memory for None. For one thread only.
+    """The index of one folder, kept in a file, or in memory for None. For one thread only, except `forget`.
 
     What goes wrong with its file, or with those that it reads, is never raised.
     """
@@ -83,12 +87,21 @@ class PrefixIndex:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._sqlite: sqlite3.Connection | None = None
+        self._using = Lock()  # the connection
+        self._gone: deque[str] = deque()  # files to forget
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._sqlite is not None:
-            self._sqlite.close()
-            self._sqlite = None
+        with self._using:
+            self._close()
+
+    def forget(self, path: Path) -> None:
+        """Have nothing be known any more of a file that was deleted. May be called from any thread, and waits for none.
+
+        Where another thread is at the index, it is that one that forgets the file, at the end of what it does.
+        """
+        self._gone.append(str(path))
+        self._forget_gone()
 
     def update(self, folder: Path, *, but: Iterable[Path]) -> None:
         """Read the slot files of the folder that are new or changed, except those `but`."""
@@ -96,7 +109,7 @@ class PrefixIndex:
             known = {path: (mtime, nbytes) for path, mtime, nbytes in db.execute("SELECT * FROM file")}
             found = dict(_scan(folder))
             for path in known.keys() - {str(path) for path in found}:
-                self._forget(db, path)
+                _forget(db, path)
             deadline = time.monotonic() + _PATIENCE
             for path, stamp in sorted(found.items(), key=lambda item: item[1], reverse=True):
                 if path not in set(but) and known.get(str(path)) != stamp and time.monotonic() < deadline:
@@ -135,41 +148,68 @@ class PrefixIndex:
             self._replace(db, path, stamp, [])  # whatever it holds, it is of no use here
 
     def _replace(self, db: sqlite3.Connection, path: Path, stamp: tuple[int, int], steps: Iterable[Step]) -> None:
-        self._forget(db, str(path))
+        _forget(db, str(path))
         db.execute("INSERT INTO file VALUES (?, ?, ?)", (str(path), *stamp))
         rows = ((str(path), step.model, step.base, step.length, step.digest) for step in steps)
         db.executemany("INSERT INTO step VALUES (?, ?, ?, ?, ?)", rows)
 
-    def _forget(self, db: sqlite3.Connection, path: str) -> None:
-        db.execute("DELETE FROM file WHERE path = ?", (path,))
-        db.execute("DELETE FROM step WHERE path = ?", (path,))
+    def _forget_gone(self) -> None:
+        """Forget what is to be forgotten, unless another thread is at the index: it does this when it is done."""
+        n_before = 0
+        while len(self._gone) not in (0, n_before) and self._using.acquire(blocking=False):
+            n_before = len(self._gone)  # what can't be forgotten now is forgotten with the next use
+            is_open = self._sqlite is not None
+            try:
+                with self._transaction():
+                    pass
+            finally:
+                if not is_open:
+                    self._close()
+                self._using.release()
 
     @contextmanager
     def _forgiving(self) -> Iterator[sqlite3.Connection]:
         """Give the database; what is done with it is done as a whole or, where that can't be, not at all."""
+        self._forget_gone()  # what could not be forgotten before
+        with self._using, self._transaction() as db:
+            yield db
+        self._forget_gone()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         if self._sqlite is None:
             self._sqlite = _open(self._path)
         try:
             yield self._sqlite
+            gone = tuple(self._gone)  # also what was deleted meanwhile, and may have been read just before
+            for path in gone:
+                _forget(self._sqlite, path)
             self._sqlite.commit()
+            for path in gone:
+                self._gone.remove(path)
         except sqlite3.OperationalError:  # another process has it, or the disk is full
-            self.close()
+            self._close()
         except sqlite3.Error:
-            self.close()
+            self._close()
             _remove(self._path)
         except BaseException:
-            self.close()
+            self._close()
             raise
+
+    def _close(self) -> None:
+        if self._sqlite is not None:
+            self._sqlite.close()
+            self._sqlite = None
 
 
 def _open(path: Path | None) -> sqlite3.Connection:
     """Open the index; anew if it is damaged, in memory if there is no place for it."""
     for place in (path, path, None):
-        if place is not None:
-            with suppress(OSError):
-                place.touch(mode=0o600)
+        if place is not None and not _make_room(place):
+            continue
         try:
-            db = sqlite3.connect(place or ":memory:", timeout=0.2)
+            db = sqlite3.connect(place or ":memory:", timeout=0.2, check_same_thread=False)
+            db.execute("PRAGMA secure_delete=ON")  # what is forgotten is not in the file any more
             (layout,) = db.execute("PRAGMA user_version").fetchone()
             if layout == 0:
                 db.executescript(f"BEGIN; {_CREATION} PRAGMA user_version={_LAYOUT}; COMMIT")
@@ -182,10 +222,37 @@ def _open(path: Path | None) -> sqlite3.Connection:
     raise AssertionError("there is always memory")
 
 
+def _make_room(path: Path) -> bool:
+    """Create a file unless it is there; take away what is in its place, or in that of what SQLite has beside it.
+
+    Return whether SQLite may open it.
+    """
+    for name in (path, *companions(path)):
+        try:
+            check_is_file(name)
+        except UnfitFileError:
+            try:
+                name.unlink()
+            except OSError:
+                return False
+        except OSError:
+            pass
+    with suppress(OSError):
+        create_private(path)
+    return True
+
+
 def _remove(path: Path | None) -> None:
+    """Take away the file, and what SQLite would do to the next one of its name."""
     if path is not None:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+        for name in (path, *companions(path)):
+            with suppress(OSError):
+                name.unlink()
+
+
+def _forget(db: sqlite3.Connection, path: str) -> None:
+    db.execute("DELETE FROM file WHERE path = ?", (path,))
+    db.execute("DELETE FROM step WHERE path = ?", (path,))
 
 
 def _scan(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:

@@ -180,6 +180,35 @@ def test_stop_takes_a_message_out_of_the_queue_at_once(qtbot, state: AppState, p
     assert state.conversation.n_tokens == n_tokens
 
 
+def holding(words: bytes) -> list[Path]:
+    """Return the files of the person's, of whatever kind, in which words stand."""
+    return [path for path in Path.home().rglob("*") if path.is_file() and words in path.read_bytes()]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("is_open", [True, False])
+def test_nothing_is_left_of_a_conversation_that_was_deleted(
+    qtbot, state: AppState, paths: list[Path], busy: Busy, is_open: bool
+) -> None:
+    deleted = paths[0].rename(paths[0].with_name("an old secret.slot"))
+    for path in (deleted, paths[1]):
+        state.open_conversation(path)
+        qtbot.waitUntil(lambda: state.conversation.phase == "idle", timeout=SOON)
+    busy.end()
+    qtbot.waitUntil(lambda: is_quiet(state), timeout=SOON)
+    state._session._donors._index.update(library_folder(), but=paths)
+    if is_open:
+        state.open_conversation(deleted)
+        qtbot.waitUntil(lambda: state.conversation.phase == "idle", timeout=SOON)
+    state.settings.save()
+    state.library.entries()
+    assert {path.name for path in holding(b"an old secret")} == {"settings.json", "titles.json", "prefixes.sqlite"}
+    state.remove_conversation(deleted)
+    qtbot.waitUntil(lambda: not deleted.exists() and is_quiet(state), timeout=SOON)
+    assert holding(b"an old secret") == []
+    assert state.settings.recent == [str(paths[1])]
+
+
 @pytest.mark.timeout(120)
 def test_a_wish_to_delete_belongs_to_the_open_conversation(
     qtbot, state: AppState, busy: Busy, paths: list[Path]

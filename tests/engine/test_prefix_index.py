@@ -1,7 +1,11 @@
 """The index of beginnings: what it finds, and that nothing in its way stops it."""
 
 import os
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.prefix_index import PrefixIndex, read_steps
 from engine.slot.records import ModelIdentity, Segment, StoredRows
+from tests.impostors import IMPOSTORS
 from tests.slot_samples import sample_model
 
 MODEL = sample_model("m")
@@ -129,3 +134,86 @@ def test_without_a_place_to_keep_it_it_lives_in_memory(folder: Path) -> None:
         assert names(index, "abcdef") == ["long.slot", "short.slot"]
         index.close()
     PrefixIndex(None).update(folder / "missing", but=())
+
+
+def everything(path: Path) -> bytes:
+    return b"".join(other.read_bytes() for other in path.parent.glob(f"{path.name}*"))
+
+
+def test_nothing_is_left_of_a_file_that_is_forgotten(index: PrefixIndex, folder: Path) -> None:
+    kept = folder.parent / "index.sqlite"
+    assert b"short.slot" in everything(kept)
+    index.forget(folder / "short.slot")
+    assert b"short.slot" not in everything(kept)
+    assert names(index, "abcdef") == ["long.slot"]
+    index.close()
+    index.forget(folder / "long.slot")
+    assert b"long.slot" not in everything(kept)
+    again = PrefixIndex(kept)
+    assert names(again, "abcdef") == []
+    again.close()
+
+
+def test_a_file_is_forgotten_while_another_thread_is_at_the_index(index: PrefixIndex, folder: Path) -> None:
+    path = folder / "short.slot"
+
+    def forget() -> None:
+        index.forget(path)
+
+    with index._forgiving() as db:
+        db.execute("INSERT INTO file VALUES (?, 0, 0)", ("another",))
+        forgetting = Thread(target=forget)
+        forgetting.start()
+        forgetting.join()  # it does not wait for us
+        db.execute("INSERT INTO step SELECT path, 'more', base, length, digest FROM step")
+    assert b"short.slot" not in everything(folder.parent / "index.sqlite")
+    assert names(index, "abcdef") == ["long.slot"]
+    index.close()
+
+
+def test_many_threads_may_forget(index: PrefixIndex, folder: Path) -> None:
+    paths = [write(folder / f"{n}.slot", (None, 0, "abcdef")) for n in range(40)]
+    index.update(folder, but=())
+    with ThreadPoolExecutor(4) as threads:
+        for path in paths:
+            threads.submit(index.forget, path)
+            index.put(folder / "open.slot", [])
+    assert names(index, "abcdef") == ["long.slot", "short.slot"]
+    index.close()
+
+
+def test_what_is_forgotten_while_another_process_has_the_index_is_forgotten_later(
+    index: PrefixIndex, folder: Path
+) -> None:
+    with closing(sqlite3.connect(folder.parent / "index.sqlite")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        index.forget(folder / "short.slot")
+        other.execute("ROLLBACK")
+    assert names(index, "abcdef") == ["long.slot"]
+    index.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", IMPOSTORS)
+@pytest.mark.parametrize("suffix", ["", "-journal", "-wal", "-shm"])
+def test_what_is_no_file_is_not_opened(index: PrefixIndex, folder: Path, suffix: str, kind: str) -> None:
+    index.close()
+    place = folder.parent / f"index.sqlite{suffix}"
+    place.unlink(missing_ok=True)
+    IMPOSTORS[kind](place)
+    again = PrefixIndex(folder.parent / "index.sqlite")
+    again.update(folder, but=())
+    assert names(again, "abcdef") == ["long.slot", "short.slot"]
+    again.close()
+
+
+def test_a_journal_of_an_index_that_was_damaged_is_not_written_into_the_next(index: PrefixIndex, folder: Path) -> None:
+    index.close()
+    path = folder.parent / "index.sqlite"
+    path.write_bytes(b"dear diary" * 500)
+    path.with_name("index.sqlite-wal").write_bytes(b"garbage" * 100)
+    again = PrefixIndex(path)
+    again.update(folder, but=())
+    assert names(again, "abcdef") == ["long.slot", "short.slot"]
+    again.close()
+    assert not path.with_name("index.sqlite-wal").exists()
