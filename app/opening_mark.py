@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from engine.paths import data_folder
-from engine.private_file import write_private
+from engine.private_file import read_file, write_private
 
 Kind = Literal["conversation", "model"]
 _FILE_NAME = "opening.json"
+_MOST_BYTES = 1 << 20
 
 
 class OpeningMark:
@@ -57,7 +58,7 @@ class OpeningMark:
 
 def _read(path: Path) -> dict[Kind, Path]:
     try:
-        names = json.loads(path.read_bytes())
+        names = json.loads(read_file(path, limit=_MOST_BYTES))
         return {kind: Path(names[kind]) for kind in get_args(Kind) if isinstance(names.get(kind), str)}
     except (OSError, ValueError, AttributeError, RecursionError):
         return {}

@@ -7,6 +7,7 @@ the session's threads and must return soon. Nothing here waits for a window, and
 from __future__ import annotations
 
 import itertools
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -510,4 +511,4 @@ def _kernels_folder() -> Path | None:
 def _open_file(path: Path | None) -> SlotFile:
     if path is None:
         return SlotFile.create(":memory:")
-    return open_repaired(path) if path.exists() else SlotFile.create(path)
+    return open_repaired(path) if os.path.exists(path) else SlotFile.create(path)

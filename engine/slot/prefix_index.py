@@ -100,8 +100,9 @@ class PrefixIndex:
 
         Where another thread is at the index, it is that one that forgets the file, at the end of what it does.
         """
-        self._gone.append(str(path))
-        self._forget_gone()
+        if _is_text(str(path)):
+            self._gone.append(str(path))
+            self._forget_gone()
 
     def update(self, folder: Path, *, but: Iterable[Path]) -> None:
         """Read the slot files of the folder that are new or changed, except those `but`."""
@@ -117,8 +118,9 @@ class PrefixIndex:
 
     def put(self, path: Path, steps: Iterable[Step]) -> None:
         """Replace what is known of a file that is open; once it is closed, it is read again."""
-        with self._forgiving() as db:
-            self._replace(db, path, (0, 0), steps)
+        if _is_text(str(path)):
+            with self._forgiving() as db:
+                self._replace(db, path, (0, 0), steps)
 
     def longest(self, model: ModelIdentity, prompt: TokenIds) -> list[Path]:
         """Return the files that begin as the prompt does, the longest beginning first."""
@@ -250,6 +252,15 @@ def _remove(path: Path | None) -> None:
                 name.unlink()
 
 
+def _is_text(path: str) -> bool:
+    """Tell whether a path can be put into the index: the system's names may be any bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _forget(db: sqlite3.Connection, path: str) -> None:
     db.execute("DELETE FROM file WHERE path = ?", (path,))
     db.execute("DELETE FROM step WHERE path = ?", (path,))
@@ -260,6 +271,7 @@ def _scan(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
     with suppress(OSError), os.scandir(folder) as items:
         for item in items:
             with suppress(OSError):
-                if item.name.endswith(".slot") and not item.name.startswith(".") and item.is_file():
+                is_wanted = item.name.endswith(".slot") and not item.name.startswith(".") and _is_text(item.path)
+                if is_wanted and item.is_file():
                     status = item.stat()
                     yield Path(item.path), (status.st_mtime_ns, status.st_size)

@@ -16,6 +16,7 @@ from app.widgets.notice_bar import NoticeBar
 from app.window import Window
 from engine.paths import data_folder
 from tests.app.driving import buttons, press
+from tests.impostors import IMPOSTORS
 from tests.slot_samples import write_conversation
 
 ROOT = Path(__file__).parents[2]
@@ -140,6 +141,13 @@ def test_what_did_no_harm_is_opened_again(run, slot: Path, monkeypatch: pytest.M
 )
 def test_a_mark_that_makes_no_sense_marks_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mark").write_bytes(content)
+    assert OpeningMark(tmp_path / "mark").left == {}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", IMPOSTORS)
+def test_what_is_no_file_marks_nothing(tmp_path: Path, kind: str) -> None:
+    IMPOSTORS[kind](tmp_path / "mark")
     assert OpeningMark(tmp_path / "mark").left == {}
 
 

@@ -136,6 +136,16 @@ def test_without_a_place_to_keep_it_it_lives_in_memory(folder: Path) -> None:
     PrefixIndex(None).update(folder / "missing", but=())
 
 
+def test_a_name_that_is_no_text_is_passed_over(index: PrefixIndex, folder: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(folder / "a.slot").replace(b"a.slot", b"\xff.slot")))
+    write(path, (None, 0, "abcdef"))
+    index.update(folder, but=())
+    index.put(path, [])
+    index.forget(path)
+    assert names(index, "abcdef") == ["long.slot", "short.slot"]
+    index.close()
+
+
 def everything(path: Path) -> bytes:
     return b"".join(other.read_bytes() for other in path.parent.glob(f"{path.name}*"))
 

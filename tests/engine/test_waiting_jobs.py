@@ -100,6 +100,13 @@ def test_a_turn_that_can_not_begin_says_so_at_once(client: Client, tmp_path: Pat
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["a" * 5000 + ".slot", "/".join(["a" * 200] * 30) + ".slot"])
+def test_a_name_that_no_file_can_have_is_told_in_a_sentence(client: Client, tmp_path: Path, name: str) -> None:
+    with pytest.raises(DormouseError):  # of which the client makes another error if nobody foresaw it
+        client.wait(client.session.open(tmp_path / name))
+
+
+@pytest.mark.timeout(60)
 def test_whatever_waits_can_be_taken_back(client: Client, gate: threading.Event, tmp_path: Path) -> None:
     session, conversation = client.session, opened(client, None)
     jobs = [
