@@ -25,6 +25,7 @@ Check = Callable[[], None]
 
 _PATIENCE = 20.0 if ENDS_ITSELF else 3.0  # seconds for an answer: a busy machine must not look like a bad template
 _START_PATIENCE = 60.0  # seconds for the process to begin, from a disk that is slow
+_PIECE = 1 << 16  # bytes that a pipe gives at once
 _CHECK_SECONDS = 0.02  # how often is asked whether the answer is wanted still
 
 
@@ -187,13 +188,14 @@ class _Child:
         return str(answer["text"])
 
     def _read(self, n: int) -> bytes:
-        pipe, content = self._process.stdout, bytearray()
+        pipe, content, left = self._process.stdout, bytearray(), n
         assert pipe is not None
-        while len(content) < n:
-            piece = pipe.read(n - len(content))
+        while left:
+            piece = pipe.read(min(left, _PIECE))
             if not piece:
                 raise EOFError
             content += piece
+            left -= len(piece)
         return bytes(content)
 
 
