@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -90,8 +88,7 @@ class Runtime:
             template = load_chat_template(gguf, tokenizer.vocabulary)
             template.start()
             loaded = load_model(gguf, kernels, progress=progress)
-            # the last change to the file, its name or its rights, which nobody can set back; Windows keeps no such time
-            file_changed = math.inf if sys.platform == "win32" else path.stat().st_ctime
+            file_changed = gguf.changed
         kv_type = KV_TYPES[settings.kv_type]
         loaded.model.new_memory(kv_type)  # a type that does not fit is refused here, not in a turn
         kernels.prepare_attention(kv_type)

@@ -5,8 +5,10 @@ Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/doc
 
 import io
 import math
+import os
 import stat
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,6 +137,14 @@ class GGUFFile:
     def read_into(self, target: npt.NDArray[np.uint8], offset: int) -> None:
         """Fill an array with the bytes of the file from an offset on; raises the errors of `tensor_bytes`."""
         read_into(target, self._file, offset, str(self.path))
+
+    @property
+    def changed(self) -> float:
+        """When the file, its name or its rights were changed last, in seconds since 1970, which nobody can set back.
+
+        Infinite on Windows, which keeps no such time.
+        """
+        return math.inf if sys.platform == "win32" else os.fstat(self._file.fileno()).st_ctime
 
     def close(self) -> None:
         """Close the file; its metadata and table of tensors stay."""

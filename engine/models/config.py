@@ -14,6 +14,8 @@ from engine.formats.gguf import GGUFFile
 from engine.models.metadata import ShapingMetadata
 from engine.models.ranges import RANGES
 
+_MOST_LETTERS = 200  # of a model's name, which is shown
+
 
 @dataclass(frozen=True)
 class YarnConfig:
@@ -152,7 +154,7 @@ class Hyperparameters:
         rms_norm = f"{self.architecture}.attention.layer_norm_rms_epsilon" in self.metadata
         return ModelConfig(
             architecture=self.architecture,
-            name=self._gguf.value("general.name", str, self._gguf.path.stem),
+            name=" ".join(self._gguf.value("general.name", str, self._gguf.path.stem).split())[:_MOST_LETTERS],
             n_ctx_train=self.integer("context_length"),
             n_vocab=len(self._gguf.value("tokenizer.ggml.tokens", list)),
             n_embd=self.integer("embedding_length"),

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+from engine.errors import excerpt
 from engine.tokenizer.pretokenizers import PRE_TOKENIZERS
 from engine.tokenizer.vocabulary import SPACE, Vocabulary
 
@@ -80,7 +81,7 @@ def _model(ids: Mapping[str, int], merges: Sequence[str], **options: bool) -> mo
     try:
         return models.BPE(vocab=dict(ids), merges=[_pair(merge) for merge in merges], **options)
     except Exception as error:  # the library knows no narrower type
-        raise ValueError(f"its merges don't fit its vocabulary ({error})") from error
+        raise ValueError(f"its merges don't fit its vocabulary ({excerpt(str(error))})") from error
 
 
 def _pair(merge: str) -> tuple[str, str]:

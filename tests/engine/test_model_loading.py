@@ -20,6 +20,7 @@ from engine.models import LoadedModel, load_model
 from engine.models.config import Hyperparameters
 from engine.models.ranges import RANGES
 from engine.runtime import EngineSettings, Runtime
+from engine.tokenizer.tokenizer import load_tokenizer
 from tests.models.full_attention import mixtral, qwen2
 from tests.models.recurrent import lfm2, mamba2, nemotron_h, qwen35, rwkv7
 from tests.models.tiny import TinyModel
@@ -170,6 +171,31 @@ def test_a_window_wider_than_any_text_takes_no_room(tmp_path: Path) -> None:
     memory = loaded.new_memory()
     loaded.forward(np.arange(7, dtype=np.int32), memory)
     assert memory.nbytes < 64 << 20
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files that are open can't be deleted")
+def test_a_file_that_is_deleted_while_it_is_loaded(tmp_path: Path) -> None:
+    path = mixtral().write(tmp_path / "m.gguf")
+    kernels = load_kernels("numpy", n_threads=1)
+    loaded = Runtime.load(path, kernels, EngineSettings(), progress=lambda done, total: path.unlink(missing_ok=True))
+    assert not path.exists()
+    assert loaded.file_changed > 0
+    kernels.close()
+
+
+def test_a_name_is_one_line(tmp_path: Path, tokenizer: dict[str, object]) -> None:
+    name = {"general.name": "  A\nmodel " + 10_000 * "x"}
+    loaded = load(write_llama(tmp_path / "m.gguf", tokenizer | name))
+    assert loaded.model.config.name == "A model " + 192 * "x"
+
+
+def test_merges_that_do_not_fit_are_told_in_a_sentence(tmp_path: Path, tokenizer: dict[str, object]) -> None:
+    merges = {"tokenizer.ggml.merges": ["a " + 10_000 * "\nx"]}
+    path = write_llama(tmp_path / "m.gguf", tokenizer | merges)
+    with open_gguf(path) as file, pytest.raises(FormatError, match="merges don't fit its vocabulary") as caught:
+        load_tokenizer(file)
+    assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)
 
 
 def test_what_is_too_large_for_the_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
