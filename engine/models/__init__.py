@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import xxhash
 
-from engine.errors import UnsupportedError, excerpt
+from engine.errors import FormatError, UnsupportedError, excerpt
 from engine.formats.gguf import GGUFFile
 from engine.kernels import Kernels
+from engine.memory import RecurrentState
 from engine.models.cohere2 import load_cohere2
 from engine.models.config import Hyperparameters, ModelConfig
 from engine.models.falcon_h1 import load_falcon_h1
@@ -76,6 +78,8 @@ ARCHITECTURES: dict[str, Callable[[Hyperparameters, Weights, Kernels], Model]] =
     "smollm3": load_smollm3,
 }
 
+_LEAST_STATE_BYTES = 1 << 24
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -109,6 +113,22 @@ def load_model(gguf: GGUFFile, kernels: Kernels, *, progress: LoadProgress | Non
     model = ARCHITECTURES[hyperparameters.architecture](hyperparameters, weights, kernels)
     if not any(model.layer_memories):
         raise UnsupportedError(f"The model {gguf.path} has no layer that remembers tokens, which is not supported.")
+    _check_states(gguf, model)
     tensors, metadata = weights.finish(), hyperparameters.metadata.digest()
     fingerprint = xxhash.xxh3_128_hexdigest(bytes.fromhex(tensors) + metadata)
     return LoadedModel(model, gguf.path, fingerprint, tensors)
+
+
+def _check_states(gguf: GGUFFile, model: Model) -> None:
+    """Raise FormatError for a model whose states take more memory than its tensors by far.
+
+    Their size is a product of sizes that each may have few tensors.
+    """
+    needs = [need for layer in model.layer_memories for need in layer if isinstance(need, RecurrentState)]
+    n_values = sum(prod(need.r) + prod(need.s) for need in needs)
+    n_bytes = sum(info.nbytes for info in gguf.tensors.values())
+    if 4 * n_values > max(_LEAST_STATE_BYTES, 4 * n_bytes):
+        raise FormatError(
+            f"The file {gguf.path} can't be used: its {model.config.architecture}.ssm.state_size or another size makes "
+            f"states of {4 * n_values:,} bytes, with tensors of {n_bytes:,}."
+        )

@@ -12,7 +12,7 @@ import numpy as np
 from engine.errors import FormatError, UnsupportedError, excerpt
 from engine.formats.gguf import GGUFFile
 from engine.models.metadata import ShapingMetadata
-from engine.models.ranges import RANGES
+from engine.models.ranges import MAX_WIDTH, RANGES
 
 _MOST_LETTERS = 200  # of a model's name, which is shown
 
@@ -179,13 +179,18 @@ class Hyperparameters:
         if n_head % n_head_kv:
             self.refuse("attention.head_count_kv", f"is {n_head_kv}, which doesn't divide the {n_head} heads")
         head_dim = self.head_dim(layer=layer)
+        head_dim_v = self.integer("attention.value_length", head_dim)
+        if n_head * max(head_dim, head_dim_v) > MAX_WIDTH:
+            self.refuse(
+                "attention.head_count", f"is {n_head}, too many for heads of {max(head_dim, head_dim_v)} values"
+            )
         if rope is not None and rope.n_rot > head_dim:
             self.refuse("rope.dimension_count", f"is {rope.n_rot}, more than the {head_dim} values of a head")
         return AttentionConfig(
             n_head=n_head,
             n_head_kv=n_head_kv,
             head_dim_k=head_dim,
-            head_dim_v=self.integer("attention.value_length", head_dim),
+            head_dim_v=head_dim_v,
             scale=head_dim**-0.5 if scale is None else scale,
             rope=rope,
             n_swa=n_swa,

@@ -29,7 +29,7 @@ def _shown(number: float) -> str:
 
 
 _LAYERS = Range(1, 1 << 10)
-_WIDTH = Range(1, 1 << 20)  # values of a token, anywhere between two layers or inside of one
+_WIDTH = Range(1, 1 << 17)  # values of a token, anywhere between two layers or inside of one
 _HEADS = Range(1, 1 << 14)
 _HEAD_SIZE = Range(1, 1 << 12)
 _ROTATED = Range(2, 1 << 12)
@@ -40,11 +40,14 @@ _EPSILON = Range(0.0, 1.0)
 _BASE = Range(1.01, 1e30)
 _FACTOR = Range(1e-6, 1e6)
 
+MAX_WIDTH = int(_WIDTH.high)
+"""What products of numbers must not exceed that give a number of values as well."""
+
 RANGES: Mapping[str, Range] = {
     "block_count": _LAYERS,
     "context_length": _TOKENS,
     "embedding_length": _WIDTH,
-    "embedding_length_per_layer_input": _WIDTH,
+    "embedding_length_per_layer_input": Range(1, 1 << 10),  # of each layer, all of which are computed at once
     "feed_forward_length": _WIDTH,
     "leading_dense_block_count": _LAYERS,
     "nextn_predict_layers": _LAYERS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.models.config import Hyperparameters
+from engine.models.ranges import MAX_WIDTH
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class SSMConfig:
             dt_rank=hyperparameters.integer("ssm.time_step_rank"),
             n_group=hyperparameters.integer("ssm.group_count") if in_groups else 1,
         )
+        if config.n_channel > 3 * MAX_WIDTH:
+            hyperparameters.refuse("ssm.group_count", f"is {config.n_group}, too many for states of {config.d_state}")
         if in_groups and config.d_inner % config.dt_rank:
             hyperparameters.refuse(
                 "ssm.time_step_rank", f"is {config.dt_rank}, which doesn't divide the {config.d_inner} values"

@@ -21,6 +21,7 @@ from engine.models.config import Hyperparameters
 from engine.models.ranges import RANGES
 from engine.runtime import EngineSettings, Runtime
 from engine.tokenizer.tokenizer import load_tokenizer
+from tests.models import recurrent
 from tests.models.full_attention import mixtral, qwen2
 from tests.models.recurrent import lfm2, mamba2, nemotron_h, qwen35, rwkv7
 from tests.models.tiny import TinyModel
@@ -115,6 +116,8 @@ def test_experts_and_heads_that_do_not_fit_are_named(tmp_path: Path, metadata: d
         (mamba2, {"ssm.time_step_rank": 7}, "mamba2.ssm.time_step_rank is 7, which doesn't divide the 128 values"),
         (mamba2, {"ssm.group_count": 3}, "mamba2.ssm.group_count is 3, which doesn't divide the 8 heads"),
         (rwkv7, {"wkv.head_size": 48}, "rwkv7.wkv.head_size is 48, which doesn't divide the 64 values"),
+        (mamba2, {"ssm.group_count": 2**14, "ssm.state_size": 2**12}, "ssm.group_count is 16384, too many for states"),
+        (qwen2, {"attention.head_count": 2**14}, "qwen2.attention.head_count is 16384, too many for heads of 16"),
         (qwen35, {"nextn_predict_layers": 100}, "qwen35.nextn_predict_layers is 100, of"),
         (
             qwen2,
@@ -162,6 +165,16 @@ def test_a_model_that_remembers_nothing_is_refused(tmp_path: Path) -> None:
     model.metadata |= {"block_count": 1, "feed_forward_length": [96], "attention.head_count_kv": [0]}
     with pytest.raises(UnsupportedError, match="has no layer that remembers tokens"):
         load(model.write(tmp_path / "m.gguf"))
+
+
+def test_states_that_no_tensors_pay_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in ("D_STATE", "D_INNER"):
+        monkeypatch.setattr(recurrent, size, 4096)
+    model = mamba2(n_group=1)
+    model.metadata["ssm.inner_size"] = 4096
+    path = model.write(tmp_path / "m.gguf")
+    with pytest.raises(FormatError, match=r"its mamba2\.ssm\.state_size .* makes states of .* bytes, with"):
+        load(path)
 
 
 def test_a_window_wider_than_any_text_takes_no_room(tmp_path: Path) -> None:
