@@ -81,7 +81,7 @@ def template_seconds(pytestconfig: pytest.Config) -> float:
 
 
 @pytest.fixture(scope="session")
-def model_mutations(pytestconfig: pytest.Config) -> int:
+def n_model_mutations(pytestconfig: pytest.Config) -> int:
     """How many model files are made wrong; see tests/engine/test_model_fuzz.py."""
     return int(pytestconfig.getoption("--model-mutations"))
 

@@ -1,6 +1,7 @@
 """Model files that somebody made wrong: tiny models, of which each mutation changes what one or two places say.
 
-A mutation is known by its number, which decides on all of it.
+A mutation is known by its number, which decides on all of it. The models have no chat templates: these are
+programs, and run in a process of their own.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType
+from gguf import GGMLQuantizationType, Keys
 from tokenizers.pre_tokenizers import ByteLevel
 
 from engine.formats.gguf import open_gguf
 from tests.models import full_attention, recurrent, windowed
-from tests.models.tiny import N_VOCAB, TOKENIZER, TinyModel
+from tests.models.tiny import N_VOCAB, TinyModel
 
 MODELS: dict[str, Callable[[], TinyModel]] = {
     **full_attention.MODELS,
@@ -29,7 +30,6 @@ MODELS: dict[str, Callable[[], TinyModel]] = {
     **recurrent.MODELS,
     "gpt-oss, MXFP4": partial(windowed.gpt_oss, GGMLQuantizationType.MXFP4),
 }
-UNTOUCHED = {"tokenizer.chat_template"}
 ALIGNMENT = 32
 
 INTEGERS = (0, 1, 2, 3, 5, 31, 33, 255, 4096, 65536, 2**24, 2**31 - 1, 2**31, 2**32, 2**62, 2**64 - 1, -1, -2, -(2**63))
@@ -58,7 +58,6 @@ def _vocabularies() -> dict[str, dict[str, Any]]:
         "tokenizer.ggml.token_type": np.array([3] * len(control) + [1] * (N_VOCAB - len(control)), np.int32),
         "tokenizer.ggml.bos_token_id": 0,
         "tokenizer.ggml.eos_token_id": 1,
-        "tokenizer.chat_template": TOKENIZER["tokenizer.chat_template"],
     }
     escapes = [f"\\x{byte:02x}" for byte in range(256)]
     rwkv = bpe | {"tokenizer.ggml.tokens": [*control, *escapes, *(f"t{i}" for i in range(n_more))]}
@@ -98,7 +97,8 @@ class Draft:
         with open_gguf(path) as file:
             start = min(info.offset for info in file.tensors.values())
             tensors = [Tensor(t.name, list(t.shape[::-1]), t.type, t.offset - start) for t in file.tensors.values()]
-            return cls(dict(file.metadata), tensors, bytearray(path.read_bytes()[start:]))
+            metadata = {key: value for key, value in file.metadata.items() if key != Keys.Tokenizer.CHAT_TEMPLATE}
+            return cls(metadata, tensors, bytearray(path.read_bytes()[start:]))
 
     def reshape(self, name: str, shape: Sequence[int]) -> None:
         """Give a tensor, and those of its name in other blocks, another shape and floats to fill it."""
@@ -171,8 +171,7 @@ class Mutation:
         return choices[self._random.integers(len(choices))]
 
     def _metadata(self, draft: Draft) -> None:
-        own = [key for key in draft.metadata if key not in UNTOUCHED]
-        key = self._one_of(own)
+        key = self._one_of(list(draft.metadata))
         before = draft.metadata[key]
         kind = self._one_of(("removed", "other", "other", "near", "near", "near"))
         if kind == "removed":
