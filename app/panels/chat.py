@@ -16,6 +16,7 @@ from app.widgets.composer import Composer
 from app.widgets.link_dialog import LinkDialog
 from app.widgets.message_view import MessageView
 from app.widgets.transcript_view import TranscriptView
+from app.widgets.whole_text import WholeText
 from engine.slot.records import Message
 
 _NOTES = {
@@ -36,7 +37,8 @@ class ChatPanel(QWidget):
         super().__init__(parent)
         self._state = state
         self._editing: int | None = None
-        self._transcript = TranscriptView(self)
+        self._messages: dict[int, Message] = {}  # of the path that is shown
+        self._transcript = TranscriptView(self._view, self)
         self._welcome = WelcomePanel(starter, self)
         self._welcome.choose_requested.connect(state.reports.model_wanted)
         self._pages = QStackedWidget(self)
@@ -92,7 +94,7 @@ class ChatPanel(QWidget):
 
     @Slot()
     def _conversation_changed(self) -> None:
-        self._transcript.cut(0)
+        self._transcript.set_messages([])
         self._transcript.follow()
         self.stop_editing()
         self._show_transcript()
@@ -103,27 +105,26 @@ class ChatPanel(QWidget):
     def _show_transcript(self) -> None:
         """Bring the messages in line with the current path, keeping what is there already."""
         path = [message for message in self._state.conversation.transcript.path() if message.role != "system"]
-        views = self._transcript.views
-        same = 0
-        while same < min(len(path), len(views)) and views[same].id == path[same].id:
-            same += 1
-        self._transcript.cut(same)
-        for message in path[same:]:
-            self._transcript.add(self._view(message))
-        for view, message in zip(self._transcript.views, path, strict=True):
-            self._update_view(view, message, is_last=message is path[-1])
+        self._messages = {message.id: message for message in path}
+        self._transcript.set_messages(list(self._messages))
+        for view in self._transcript.views:
+            self._update_view(view)
         self._update_page()
 
-    def _view(self, message: Message) -> MessageView:
-        view = MessageView(message.id, message.role, message.text, self)
+    def _view(self, id: int) -> MessageView:
+        message = self._messages[id]
+        view = MessageView(id, message.role, message.text, self)
         view.edit_requested.connect(self._edit)
         view.regenerate_requested.connect(self._state.regenerate)
         view.version_requested.connect(self._select_version)
         view.link_activated.connect(self._show_link)
+        view.whole_requested.connect(self._show_whole)
+        self._update_view(view)
         return view
 
-    def _update_view(self, view: MessageView, message: Message, *, is_last: bool) -> None:
-        conversation = self._state.conversation
+    def _update_view(self, view: MessageView) -> None:
+        conversation, message = self._state.conversation, self._messages[view.id]
+        is_last = view.id == next(reversed(self._messages))
         is_pending = message.finish_reason == "pending"
         if not is_pending:
             view.set_text(message.text)
@@ -142,9 +143,8 @@ class ChatPanel(QWidget):
 
     @Slot(int, str)
     def _grow(self, message: int, text: str) -> None:
-        views = self._transcript.views
-        if views and views[-1].id == message:
-            views[-1].grow(text)
+        if (view := self._transcript.view(message)) is not None:
+            view.grow(text)
 
     @Slot()
     def _update_phase(self) -> None:
@@ -190,3 +190,7 @@ class ChatPanel(QWidget):
     @Slot(QUrl)
     def _show_link(self, url: QUrl) -> None:
         LinkDialog(url, self).open()
+
+    @Slot(str)
+    def _show_whole(self, text: str) -> None:
+        WholeText(text, self).show()

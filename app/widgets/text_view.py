@@ -12,9 +12,11 @@ from app.widgets.markdown_document import MarkdownDocument
 
 
 class TextView(QTextBrowser):
-    """Shows plain text or Markdown without scrolling; links are told, never followed."""
+    """Shows plain text or Markdown without scrolling, a slice at a time; links are told, never followed."""
 
     link_activated = Signal(QUrl)
+    fell_behind = Signal()
+    """There is more to show: see `MarkdownDocument.advance`."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -32,18 +34,16 @@ class TextView(QTextBrowser):
         self.anchorClicked.connect(self.link_activated)
         self._markdown.documentLayout().documentSizeChanged.connect(self._fit)
 
-    def set_markdown(self, text: str) -> None:
-        """Show a Markdown text."""
-        self._markdown.set_source(text)
-
-    def grow(self, text: str) -> None:
-        """Add to the Markdown text."""
-        self._markdown.grow(text)
+    @property
+    def shown(self) -> MarkdownDocument:
+        """What is shown, and how much of it."""
+        return self._markdown
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
         if event.type() == QEvent.Type.PaletteChange and self._markdown.source:
             self._markdown.set_palette(self.palette())
+            self.fell_behind.emit()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.ignore()  # the whole transcript scrolls

@@ -11,12 +11,12 @@ PARAGRAPH = "Many words, again and again. " * 10 + "\n\n"
 
 @pytest.fixture
 def transcript(qtbot) -> TranscriptView:
-    transcript = TranscriptView()
+    texts = {1: ("user", "Hello"), 2: ("assistant", PARAGRAPH * 5)}
+    transcript = TranscriptView(lambda id: MessageView(id, *texts[id]))
     qtbot.addWidget(transcript)
     transcript.resize(400, 300)
     transcript.show()
-    transcript.add(MessageView(1, "user", "Hello"))
-    transcript.add(MessageView(2, "assistant", PARAGRAPH * 5))
+    transcript.set_messages([1, 2])
     qtbot.waitUntil(lambda: transcript.verticalScrollBar().maximum() > 0)
     return transcript
 
