@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import platform
+import re
 import sys
 import threading
 import traceback
@@ -23,6 +24,10 @@ from engine.private_file import open_to_append
 
 _LOG_NAME = "dormouse.log"
 _LONGEST_LOG = 1 << 20
+_LONGEST_TEXT = 20_000
+_MOST_OF_A_KIND = 3
+_MOST_KINDS = 1000
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def versions(kernels: str) -> str:
@@ -46,6 +51,8 @@ def install(log_folder: Path) -> CrashReporter:
 class CrashReporter(QObject):
     """Writes problems into the log at once, whichever thread they come from, and shows them in the GUI thread.
 
+    One that comes again and again is told a few times.
+
     One dialog is open at a time: what comes meanwhile is added to it.
     """
 
@@ -58,6 +65,8 @@ class CrashReporter(QObject):
         self._log = _Log(log_folder / _LOG_NAME)
         self._dialog: ProblemDialog | None = None
         self._reporting = threading.local()
+        self._counting = threading.Lock()
+        self._counts: dict[int, int] = {}  # by the hash of what was reported
         # queued even within the GUI thread: an exception may come in the middle of painting
         self._reported.connect(self._show, Qt.ConnectionType.QueuedConnection)
 
@@ -78,12 +87,24 @@ class CrashReporter(QObject):
         """Log a problem and show it: one sentence, and a traceback. May be called from any thread."""
         if getattr(self._reporting, "active", False):
             return  # reporting itself failed: the log has what came before
+        if not self._is_new(text, details):
+            return
         self._reporting.active = True
         try:
+            text, details = text[:_LONGEST_TEXT], details[-_LONGEST_TEXT:]  # where it was is at the end
             self._log.write(f"{text}\n{versions(self.kernels)}\n{details}")
             self._reported.emit(text, details)
         finally:
             self._reporting.active = False
+
+    def _is_new(self, text: str, details: str) -> bool:
+        """Tell whether a problem is not one of those that come again and again, as in painting, to be left out."""
+        kind = hash((_ADDRESS.sub("", text[:_LONGEST_TEXT]), _ADDRESS.sub("", details[-_LONGEST_TEXT:])))
+        with self._counting:
+            if len(self._counts) >= _MOST_KINDS:
+                self._counts.clear()
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            return self._counts[kind] <= _MOST_OF_A_KIND
 
     def note(self, text: str) -> None:
         """Log a sentence without showing it."""

@@ -9,13 +9,16 @@ import stat
 import tempfile
 from pathlib import Path
 
-from PySide6.QtCore import QLockFile, QObject, Signal, Slot
+from PySide6.QtCore import QLockFile, QObject, QTimer, Signal, Slot
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
 from engine.private_file import UnfitFileError, check_is_file
 
 _PATIENCE_MS = 3000  # for an answer of the first instance
-_LONGEST_MESSAGE = 1 << 20
+_LONGEST_MESSAGE = 1 << 18  # bytes
+_LONGEST_PATH = 5000  # letters: more than any system opens
+_IDLE_MS = 500  # for a message that is no whole line; it is sent at once
+_MOST_READ = 16  # connections at a time; the others wait
 _THANKS = b"\n"
 
 
@@ -24,7 +27,7 @@ class SingleInstance(QObject):
 
     The first one holds a lock that ends with its process, and listens on a local socket beside it that only its user
     can reach; a socket that a crash left behind is replaced. A message is a JSON list of paths in one line, and is
-    answered by an empty line.
+    answered by an empty line; one that is too long, no such list, or does not come to its end is hung up on.
     """
 
     received = Signal(list)
@@ -38,6 +41,7 @@ class SingleInstance(QObject):
         self._server = QLocalServer(self)
         self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
         self._server.newConnection.connect(self._accept)
+        self._n_read = 0
         self.is_first = _is_in_the_way(self._lock.fileName()) or self._takes_lock()
         """Whether no other instance runs. Where no lock can be had at all, each instance is a first one."""
         if self.is_first:
@@ -45,12 +49,12 @@ class SingleInstance(QObject):
             self._server.listen(self._address)
 
     def send(self, paths: list[str]) -> bool:
-        """Hand paths to the first instance, and tell whether it took them."""
+        """Hand paths to the first instance, and tell whether it took them; of too many, the last ones."""
         socket = QLocalSocket()
         socket.connectToServer(self._address)
         if not socket.waitForConnected(_PATIENCE_MS):
             return False
-        socket.write(json.dumps([os.path.abspath(path) for path in paths]).encode() + b"\n")
+        socket.write(_message([os.path.abspath(path)[:_LONGEST_PATH] for path in paths]))
         return socket.waitForBytesWritten(_PATIENCE_MS) and socket.waitForReadyRead(_PATIENCE_MS)
 
     def close(self) -> None:
@@ -63,9 +67,16 @@ class SingleInstance(QObject):
 
     @Slot()
     def _accept(self) -> None:
-        while socket := self._server.nextPendingConnection():
+        while self._n_read < _MOST_READ and (socket := self._server.nextPendingConnection()):
+            self._n_read += 1
+            socket.disconnected.connect(self._end_reading)
             socket.disconnected.connect(socket.deleteLater)
             _Reader(socket, self)
+
+    @Slot()
+    def _end_reading(self) -> None:
+        self._n_read -= 1
+        self._accept()
 
 
 class _Reader(QObject):
@@ -75,13 +86,15 @@ class _Reader(QObject):
         super().__init__(socket)
         self._socket = socket
         self._instance = instance
+        socket.setReadBufferSize(_LONGEST_MESSAGE)
         socket.readyRead.connect(self._read)
+        QTimer.singleShot(_IDLE_MS, self, socket.abort)
         self._read()
 
     @Slot()
     def _read(self) -> None:
         if not self._socket.canReadLine():
-            if self._socket.bytesAvailable() > _LONGEST_MESSAGE:
+            if self._socket.bytesAvailable() >= _LONGEST_MESSAGE:
                 self._socket.abort()
             return
         try:
@@ -104,6 +117,11 @@ def _is_in_the_way(lock: str) -> bool:
     except OSError:
         pass
     return False
+
+
+def _message(paths: list[str]) -> bytes:
+    message = json.dumps(paths).encode() + b"\n"
+    return message if len(message) < _LONGEST_MESSAGE else _message(paths[(len(paths) + 1) // 2 :])
 
 
 def _address(name: str) -> str:

@@ -12,7 +12,7 @@ from app.panels.welcome import WelcomePanel
 from app.state.app_state import AppState
 from app.state.starter_state import StarterState
 from app.widgets.centered import Centered
-from app.widgets.composer import Composer
+from app.widgets.composer import Composer, can_be_edited
 from app.widgets.link_dialog import LinkDialog
 from app.widgets.message_view import MessageView
 from app.widgets.transcript_view import TranscriptView
@@ -178,9 +178,14 @@ class ChatPanel(QWidget):
 
     @Slot(int)
     def _edit(self, message: int) -> None:
-        if not self._state.conversation.is_busy:
+        if self._state.conversation.is_busy:
+            return
+        text = self._state.conversation.transcript.messages[message].text
+        if can_be_edited(text):
             self._editing = message
-            self.composer.begin_editing(self._state.conversation.transcript.messages[message].text)
+            self.composer.begin_editing(text)
+        else:
+            self._state.reports.tell("This message is too long to be edited here. It can be copied.")
 
     @Slot(int, int)
     def _select_version(self, message: int, step: int) -> None:

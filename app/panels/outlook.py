@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from PySide6.QtCore import Slot
@@ -34,7 +35,7 @@ class OutlookPanel(Banner):
             button = "Load Model…" if self._no_model_for_messages() else ""
             self.show_text(text or ("No model is loaded." if button else ""), button=button)
             return
-        is_there = Path(offered.path).is_file()
+        is_there = os.path.isfile(offered.path)  # also where it can't be looked at: no
         if not text:
             text = f"This conversation was held with {Path(offered.path).stem}."
             text += " No model is loaded; it can be read." if model.model is None else ""
@@ -48,7 +49,7 @@ class OutlookPanel(Banner):
     @Slot()
     def _load(self) -> None:
         offered = self._state.model.to_offer(self._state.conversation.models)
-        if offered is not None and Path(offered.path).is_file():
+        if offered is not None and os.path.isfile(offered.path):
             self._state.load_model(Path(offered.path))
         else:
             self._state.reports.model_wanted.emit()

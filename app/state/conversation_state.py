@@ -10,6 +10,7 @@ from typing import Literal
 from PySide6.QtCore import QObject, Signal
 
 from app.state.progress import Decode, Prefill
+from app.state.receipts import by_reply
 from engine import events
 from engine.jobs import Job
 from engine.slot.records import FinishReason, Message, ModelIdentity, Receipt
@@ -126,7 +127,7 @@ class ConversationState(QObject):
 
     def _open(self, event: events.Opened) -> None:
         self.transcript, self.models = event.transcript, event.models
-        self.receipts = {receipt.message: receipt for receipt in event.receipts}
+        self.receipts = by_reply(event.receipts)
         if self.phase == "opening":
             self._set_phase("idle")
         self.transcript_changed.emit()

@@ -17,12 +17,12 @@ def outlook(conversation: ConversationState) -> str:
     if (woken := conversation.woken) is not None:
         if woken.prompt_n and woken.reason != "none":
             cost = _cost(woken.prompt_n, conversation)
-            return f"The next message makes the model read {cost} again: {IN_WORDS[woken.reason]}."
+            return f"The next message makes the model read {cost} again: {why(woken.reason)}."
         if woken.source == "restored":
             return f"Awake: {woken.cache_n:,} tokens restored from the file, nothing to read again."
     started = conversation.prefill_started
     if started is not None and started.prompt_n and started.reason in SURPRISING:
-        return f"Reading {_cost(started.prompt_n, conversation)}: {IN_WORDS[started.reason]}."
+        return f"Reading {_cost(started.prompt_n, conversation)}: {why(started.reason)}."
     return ""
 
 

@@ -82,7 +82,7 @@ class Wishes(QObject):
         path = path.absolute()
         if path == self.conversation.path or self._is_closed:
             return
-        if not path.is_file():
+        if not os.path.isfile(path):
             self.reports.tell(f"There is no file {path}.")
         elif not all(os.access(place, os.W_OK) for place in (path, path.parent)):
             self.files.copy(path)

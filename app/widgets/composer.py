@@ -12,6 +12,12 @@ from app.widgets.controls import label, push_button
 from app.widgets.rounded_frame import RoundedFrame
 
 _MOST_LINES = 8
+_LONGEST_TEXT, _LONGEST_LINE = 100_000, 10_000
+
+
+def can_be_edited(text: str) -> bool:
+    """Tell whether the editor lays out a text at once."""
+    return len(text) <= _LONGEST_TEXT and max(map(len, text.split("\n"))) <= _LONGEST_LINE
 
 
 class Editor(QPlainTextEdit):

@@ -7,6 +7,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPalette
 from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
 from app.widgets.colors import is_dark, mixed
+from app.widgets.painting import nothing, while_painting
 
 DETAIL_ROLE = Qt.ItemDataRole.UserRole + 1
 DAMAGED_ROLE = Qt.ItemDataRole.UserRole + 2
@@ -18,11 +19,13 @@ _DAMAGED_ON_LIGHT, _DAMAGED_ON_DARK = QColor("#c2362f"), QColor("#ef7a73")
 class EntryDelegate(QStyledItemDelegate):
     """Paints two lines, both cut off with an ellipsis where the list is narrow."""
 
+    @while_painting(QSize)
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
         font = option.font
         lines = QFontMetrics(font).height() + QFontMetrics(_small(font)).height()
         return QSize(120, lines + _GAP + 2 * _MARGIN)
 
+    @while_painting(nothing)
     def paint(
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
     ) -> None:

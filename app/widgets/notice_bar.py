@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 from app.widgets.colors import mixed
 from app.widgets.controls import label, push_button, tool_button
 from app.widgets.foreign_words import caption, legible
+from app.widgets.painting import nothing, while_painting
 
 _MOST = 3
 _ACCENT_WIDTH = 4
@@ -45,6 +46,7 @@ class NoticeBar(QWidget):
         button.clicked.connect(self._act)
         self._row.insertWidget(1, button)
 
+    @while_painting(nothing)
     def paintEvent(self, _event: QPaintEvent) -> None:
         with QPainter(self) as painter:
             painter.fillRect(self.rect(), mixed(self.palette(), 0.04))

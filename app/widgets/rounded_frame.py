@@ -10,6 +10,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPalette, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.widgets.colors import mixed
+from app.widgets.painting import nothing, while_painting
 
 _RADIUS = 10.0
 
@@ -27,6 +28,7 @@ class RoundedFrame(QWidget):
         self._is_highlighted = is_highlighted
         self.update()
 
+    @while_painting(nothing)
     def paintEvent(self, _event: QPaintEvent) -> None:
         palette = self.palette()
         highlight = palette.color(QPalette.ColorRole.Highlight)

@@ -10,12 +10,17 @@ from PySide6.QtGui import QBrush, QFont, QFontMetricsF, QPainter, QPalette, QPen
 from PySide6.QtWidgets import QStyleOptionGraphicsItem, QWidget
 
 from app.widgets.colors import mixed
+from app.widgets.painting import nothing, while_painting
 from app.widgets.turn_bar import TurnBar
 
 HEADROOM = 56  # pixels above the highest bar: the word "restored", a time, a mark
 _WIDEST = 36
 _MARK = 4  # half the size of a mark
 _GAP = 4
+_CORNERS = {
+    "restored": ((0, -_MARK), (_MARK, 0), (0, _MARK), (-_MARK, 0)),
+    "cold": ((0, -_MARK), (_MARK, _MARK), (-_MARK, _MARK)),
+}
 
 
 class TurnBars(pg.GraphicsObject):
@@ -59,10 +64,12 @@ class TurnBars(pg.GraphicsObject):
             self._hovered = index
             self.update()
 
+    @while_painting(QRectF)
     def boundingRect(self) -> QRectF:
         highest = max((turn.total for turn in self._turns), default=1)
         return QRectF(-1, 0, len(self._turns) + 1, 100 * highest)  # far above, for what stands over the bars
 
+    @while_painting(nothing)
     def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
         view = self.viewRect()
         in_view = range(max(0, int(view.left())), min(len(self._turns), int(view.right()) + 2))
@@ -152,8 +159,4 @@ def _paint_mark(painter: QPainter, source: str, center: QPointF) -> None:
     if source == "live":
         painter.drawEllipse(center, _MARK - 1, _MARK - 1)
         return
-    corners = {
-        "restored": ((0, -_MARK), (_MARK, 0), (0, _MARK), (-_MARK, 0)),
-        "cold": ((0, -_MARK), (_MARK, _MARK), (-_MARK, _MARK)),
-    }[source]
-    painter.drawPolygon(QPolygonF([center + QPointF(x, y) for x, y in corners]))
+    painter.drawPolygon(QPolygonF([center + QPointF(x, y) for x, y in _CORNERS.get(source, ())]))

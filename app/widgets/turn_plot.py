@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QFrame, QToolTip, QWidget
 
 from app.widgets.colors import mixed
 from app.widgets.foreign_words import tool_tip
+from app.widgets.painting import while_painting
 from app.widgets.turn_bar import TurnBar
 from app.widgets.turn_bars import HEADROOM, TurnBars
 
@@ -126,10 +127,12 @@ class _TokenAxis(pg.AxisItem):
         self.enableAutoSIPrefix(False)
         self.setLabel("tokens")
 
+    @while_painting(list)
     def tickValues(self, minVal: float, maxVal: float, size: float) -> list[tuple[float, list[float]]]:
         levels = super().tickValues(minVal, maxVal, size)
         return [(spacing, values) for spacing, values in levels[:2] if spacing >= 1]
 
+    @while_painting(list)
     def tickStrings(self, values: Sequence[float], scale: float, spacing: float) -> list[str]:
         return [f"{value:,.0f}" for value in values]
 
@@ -147,6 +150,7 @@ class _TurnAxis(pg.AxisItem):
         self.picture = None  # pyqtgraph's cache of what it drew
         self.update()
 
+    @while_painting(list)
     def tickValues(self, minVal: float, maxVal: float, size: float) -> list[tuple[float, list[float]]]:
         wanted = (maxVal - minVal) * _TICK_PITCH / max(size, 1)
         step = next((step for step in _STEPS if step >= wanted), _STEPS[-1])
@@ -154,5 +158,6 @@ class _TurnAxis(pg.AxisItem):
         values = [x for x in range(first, len(self._labels), step) if minVal <= x <= maxVal]
         return [(step, list(map(float, values)))]
 
+    @while_painting(list)
     def tickStrings(self, values: Sequence[float], scale: float, spacing: float) -> list[str]:
         return [self._labels[round(value)] for value in values]

@@ -3,7 +3,7 @@ from PySide6.QtCore import QMimeData, Qt, QUrl
 from PySide6.QtGui import QInputMethodEvent
 from PySide6.QtWidgets import QApplication
 
-from app.widgets.composer import Composer
+from app.widgets.composer import Composer, can_be_edited
 
 
 @pytest.fixture
@@ -85,3 +85,10 @@ def test_files_are_left_to_the_window(composer: Composer) -> None:
     assert composer.editor.canInsertFromMimeData(data)
     data.setUrls([QUrl("file:///tmp/a.slot")])
     assert not composer.editor.canInsertFromMimeData(data)
+
+
+def test_a_text_that_takes_long_to_lay_out_is_not_edited() -> None:
+    assert can_be_edited("a\n" * 10_000)
+    assert can_be_edited("")
+    assert not can_be_edited("a\n" * 60_000)
+    assert not can_be_edited("a" * 50_000)

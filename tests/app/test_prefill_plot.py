@@ -9,6 +9,7 @@ from PySide6.QtGui import QColor, QImage, QPalette, QWheelEvent
 from PySide6.QtWidgets import QApplication, QLabel, QToolTip
 from pytestqt.qtbot import QtBot
 
+from app.widgets.foreign_words import tool_tip
 from app.widgets.prefill_plot import PrefillPlot, TurnBar
 from app.widgets.turn_plot import TurnPlot
 from tests.clock import best_of_three
@@ -116,7 +117,7 @@ def test_hovering_shows_the_receipt(widget: PrefillPlot, qtbot: QtBot) -> None:
     plot = chart(widget, qtbot)
     move(plot, center(plot, 3, 200), qtbot)
     assert plot.highlighted == 3
-    assert QToolTip.text() == "Turn 4"
+    assert QToolTip.text() == tool_tip("Turn 4")
     move(plot, QPoint(2, 2), qtbot)
     assert plot.highlighted is None
     move(plot, center(plot, 2, 200), qtbot)

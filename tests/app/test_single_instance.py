@@ -18,6 +18,7 @@ from tests.impostors import IMPOSTORS
 
 pytestmark = pytest.mark.usefixtures("qapp")
 NAME = "dormouse"
+LONG = b'["/' + b"x" * 900_000 + b'"]\n'
 SEND = """
 import sys
 from PySide6.QtCore import QCoreApplication
@@ -117,7 +118,9 @@ def test_names_are_apart(first: SingleInstance) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("message", [b"no json\n", b"[1]\n", b'{"a": 1}\n', b"[" * 5000 + b"\n", b"x" * (3 << 20), b""])
+@pytest.mark.parametrize(
+    "message", [b"no json\n", b"[1]\n", b'{"a": 1}\n', b"[" * 5000 + b"\n", b"x" * (3 << 20), LONG, b""]
+)
 def test_foreign_messages_are_ignored(first: SingleInstance, qtbot: QtBot, tmp_path: Path, message: bytes) -> None:
     received: list[list[str]] = []
     first.received.connect(received.append)
@@ -130,6 +133,48 @@ def test_foreign_messages_are_ignored(first: SingleInstance, qtbot: QtBot, tmp_p
             qtbot.wait(1)
     qtbot.wait(20)
     assert received == []
+
+
+def test_idle_connections_are_hung_up_on_and_keep_nobody_out(
+    first: SingleInstance, qtbot: QtBot, tmp_path: Path
+) -> None:
+    received: list[list[str]] = []
+    first.received.connect(received.append)
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(50)]
+        most = 0
+        for number, other in enumerate(idle):
+            other.connect(str(tmp_path / NAME))
+            other.setblocking(False)
+            if number % 10 == 9:
+                qtbot.wait(1)
+                most = max(most, first._n_read)
+        assert 0 < most <= 16
+        with subprocess.Popen([sys.executable, "-c", SEND, NAME], stdout=subprocess.PIPE) as second:
+            wait_for(lambda: second.poll() is not None, qtbot)
+        wait_for(lambda: all(is_hung_up(other) for other in idle), qtbot)
+    assert received == [[]]
+
+
+def is_hung_up(other: socket.socket) -> bool:
+    try:
+        return other.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_only_what_fits_into_a_message_is_sent(first: SingleInstance, qtbot: QtBot, tmp_path: Path) -> None:
+    received: list[list[str]] = []
+    first.received.connect(received.append)
+    code = SEND.replace("sys.argv[2:]", "[f'/{n}' + 'x' * 900 for n in range(1000)] + ['/' + 'y' * 900_000]")
+    with subprocess.Popen([sys.executable, "-c", code, NAME]) as other:
+        wait_for(lambda: other.poll() is not None, qtbot)
+    ((*paths, last),) = received
+    assert len(last) == 5000
+    assert paths[-1].startswith("/999x")
+    assert len(paths) > 100
 
 
 def test_sockets_are_private(first: SingleInstance, tmp_path: Path) -> None:
