@@ -9,9 +9,9 @@ import json
 import os
 import secrets
 import sqlite3
-import time
+from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -25,7 +25,10 @@ from engine.slot.file.slot_file import SlotFile
 _CACHE_NAME = "titles.json"
 _MOST_BYTES = 64 << 20
 _TITLE_LENGTH = 120
-_PATIENCE = 0.02  # seconds for reading titles, at each listing
+
+
+Unread = tuple[str, os.stat_result]
+"""The path of a file, and what it is like."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class LibraryEntry:
 
 
 @dataclass(frozen=True)
-class _Known:
+class Known:
     """What a file was found to be when it had this time and size."""
 
     title: str
@@ -49,9 +52,10 @@ class _Known:
     damaged: bool = False
 
     @property
-    def is_sound(self) -> bool:
-        """Whether it is of the right types, as what is read from the cache may not be."""
-        return [type(value) for value in astuple(self)] == [str, int, int, bool]
+    def makes_sense(self) -> bool:
+        """Whether it is of the types that are written."""
+        types = [type(value) for value in asdict(self).values()]
+        return types == [str, int, int, bool] and len(self.title) <= _TITLE_LENGTH
 
     def fits(self, status: os.stat_result) -> bool:
         return (self.mtime_ns, self.nbytes) == (status.st_mtime_ns, status.st_size)
@@ -78,21 +82,26 @@ class Library:
         return known.title if known else Path(file_name).stem
 
     def entries(self) -> list[LibraryEntry]:
-        """Return all conversations, the one changed last first.
+        """Return all conversations, the one changed last first; no file is read for it.
 
-        A file whose title is not known is looked into, as far as a few milliseconds go; the others are called by
-        their names until the next time.
+        One whose title is not known is called by its name until somebody has looked into it: see `unread`.
         """
-        found = sorted(self._scan(), key=lambda item: item[1].st_mtime_ns, reverse=True)
-        deadline = time.monotonic() + _PATIENCE
-        before = dict(self._known)
-        for path, status in found:
-            known = self._known.get(path)
-            if path not in self._noted and not (known and known.fits(status)) and time.monotonic() < deadline:
-                self._look_into(path, status)
-        if self._known != before:
+        return [self._entry(path, status) for path, status in self._found()]
+
+    def unread(self) -> list[Unread]:
+        """Return the files that `look_into` would tell more of, the one changed last first."""
+        return [
+            (path, status)
+            for path, status in self._found()
+            if path not in self._noted and not ((known := self._known.get(path)) and known.fits(status))
+        ]
+
+    def learn(self, found: Mapping[str, Known]) -> None:
+        """Remember what files were found to be, unless the application has opened them meanwhile."""
+        news = {path: known for path, known in found.items() if path not in self._noted}
+        if news:
+            self._known |= news
             self._save_cache()
-        return [self._entry(path, status) for path, status in found]
 
     def new_path(self) -> Path:
         """Return the path of a file that does not exist, named by the date."""
@@ -108,7 +117,7 @@ class Library:
         self._noted.add(path)
         known = self._known.get(path)
         if title and (known is None or known.title != title):
-            self._known[path] = _Known(title, 0, 0)  # of no time: looked into again when it sleeps
+            self._known[path] = Known(title, 0, 0)  # of no time: looked into again when it sleeps
             self._save_cache()
 
     def remove(self, path: str | Path) -> None:
@@ -123,6 +132,9 @@ class Library:
         self._noted.discard(str(path))
         if self._known.pop(str(path), None):
             self._save_cache()
+
+    def _found(self) -> list[Unread]:
+        return sorted(self._scan(), key=lambda item: item[1].st_mtime_ns, reverse=True)
 
     def _scan(self) -> list[tuple[str, os.stat_result]]:
         found = []
@@ -145,23 +157,6 @@ class Library:
         damaged = known is not None and known.damaged
         return LibraryEntry(path, title, status.st_mtime, status.st_size, damaged)
 
-    def _look_into(self, path: str, status: os.stat_result) -> None:
-        title, damaged = Path(path).stem, False
-        try:
-            if status.st_size == 0 or _is_locked(path):
-                return
-            with SlotFile.open(path, read_only=True) as file:
-                damaged = bool(file.damage)
-                texts = (m.text for m in file.messages() if m.role == "user" and not m.damaged)
-                title = next(filter(None, map(_shortened, texts)), title)
-        except DamagedError:
-            damaged = True
-        except SlotBusyError:
-            return
-        except Exception:
-            pass  # not ours, newer than we are, to be healed by opening it, or made to mislead: its name must do
-        self._known[path] = _Known(title, status.st_mtime_ns, status.st_size, damaged)
-
     def _save_cache(self) -> None:
         kept = {path: asdict(known) for path, known in self._known.items() if os.path.exists(path)}
         # without the cache, titles are read again
@@ -169,13 +164,34 @@ class Library:
             write_private(self._cache, json.dumps(kept))
 
 
-def _read_cache(path: Path) -> dict[str, _Known]:
+def look_into(path: str, status: os.stat_result) -> Known | None:
+    """Return what a file is; None where that can't be told now. Takes as long as it takes, in any thread."""
+    title, damaged = Path(path).stem, False
+    try:
+        if status.st_size == 0 or _is_locked(path):
+            return None
+        with SlotFile.open(path, read_only=True) as file:
+            damaged = bool(file.damage)
+            texts = (m.text for m in file.messages() if m.role == "user" and not m.damaged)
+            title = next(filter(None, map(_shortened, texts)), title)
+    except DamagedError:
+        damaged = True
+    except SlotBusyError:
+        return None
+    except DormouseError:
+        pass  # not ours, newer than we are, or to be healed by opening it: its name must do
+    except Exception:
+        damaged = True  # what a slot file can't hold
+    return Known(title, status.st_mtime_ns, status.st_size, damaged)
+
+
+def _read_cache(path: Path) -> dict[str, Known]:
     try:
         items = json.loads(read_file(path, limit=_MOST_BYTES)).items()
-        found = {name: _Known(**known) for name, known in items}
-        return {name: known for name, known in found.items() if known.is_sound}
+        found = {name: Known(**known) for name, known in items}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
+    return {name: known for name, known in found.items() if known.makes_sense}
 
 
 def _is_locked(path: str) -> bool:

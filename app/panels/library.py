@@ -37,6 +37,8 @@ class LibraryPanel(QWidget):
             self._list.set_entries(self._state.library.entries())
         except DormouseError as error:
             self._state.reports.tell(str(error))
+        else:
+            self._state.files.read_titles()
         self._list.set_current(str(path) if path else None)
 
     @Slot(str)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, Signal, Slot
 
-from app.library import Library
+from app.library import Known, Library, Unread, look_into
+from app.state.background_work import BackgroundWork
 from app.state.conversation_state import ConversationState
 from app.state.copy_work import CopyWork
 from app.state.reports import Reports
 from engine.errors import DormouseError
+
+_PATIENCE = 0.3  # seconds until titles are shown that were read
 
 
 class LibraryFiles(QObject):
@@ -25,6 +31,36 @@ class LibraryFiles(QObject):
         self._library = library
         self._reports = reports
         self._copying: list[CopyWork] = []
+        self._reading: BackgroundWork | None = None
+        self._is_closed = False
+
+    def read_titles(self) -> None:
+        """Begin to look into the files whose titles are not known, in a thread: one of them may be made to take long.
+
+        `changed` follows if that tells anything new.
+        """
+        if self._reading is None and not self._is_closed and (unread := self._library.unread()):
+            self._reading = BackgroundWork(partial(_read_titles, unread), self)
+            self._reading.succeeded.connect(self._titles_read)
+            self._reading.failed.connect(self._reading_failed)
+            self._reading.start()
+
+    @Slot(object)
+    def _titles_read(self, found: dict[str, Known]) -> None:
+        self._end_reading()
+        if found:
+            self._library.learn(found)
+            self.changed.emit()
+
+    @Slot(str, str)
+    def _reading_failed(self, text: str, details: str) -> None:
+        self._end_reading()
+        self._reports.report(text, details)
+
+    def _end_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.deleteLater()
+            self._reading = None
 
     def copy(self, path: Path) -> None:
         """Begin to copy a slot file that can't be changed where it is."""
@@ -54,8 +90,22 @@ class LibraryFiles(QObject):
         self.changed.emit()
 
     def close(self) -> None:
-        """Stop copying."""
-        for copying in self._copying:
-            copying.cancel()
-        for copying in self._copying:
-            copying.close()
+        """Stop copying and reading."""
+        self._is_closed = True
+        works = [*self._copying, *([self._reading] if self._reading is not None else [])]
+        for work in works:
+            work.cancel()
+        for work in works:
+            work.close()
+
+
+def _read_titles(unread: list[Unread], _progress: object, cancelled: threading.Event) -> dict[str, Known]:
+    """Look into files for a while; those that are left come with the next reading."""
+    found: dict[str, Known] = {}
+    deadline = time.monotonic() + _PATIENCE
+    for path, status in unread:
+        if cancelled.is_set() or (found and time.monotonic() > deadline):
+            break
+        if (known := look_into(path, status)) is not None:
+            found[path] = known
+    return found

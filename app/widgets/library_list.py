@@ -186,9 +186,9 @@ def _item(entry: LibraryEntry) -> QStandardItem:
     item.setData(entry.path, _PATH_ROLE)
     item.setData(detail, DETAIL_ROLE)
     item.setData(entry.damaged, DAMAGED_ROLE)
-    damage = ", damaged" if entry.damaged else ""
-    item.setAccessibleText(f"{entry.title}, {detail}{damage}")
+    item.setAccessibleText(f"{entry.title}, {detail}{', damaged' if entry.damaged else ''}")
     moment = locale.toString(modified, QLocale.FormatType.ShortFormat)
+    damage = "\nThis file is damaged: opening it shows what of it can be read." if entry.damaged else ""
     item.setToolTip(tool_tip(f"{entry.title}\n{moment}, {size}{damage}"))
     return item
 

@@ -1,7 +1,11 @@
 """Records that no Dormouse wrote: the window shows what it can, and no word or number ends it."""
 
 import math
+import os
+import random
+import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from PySide6.QtWidgets import QApplication, QListView
 from pytestqt.qtbot import QtBot
 
 from app.crash import CrashReporter
+from app.library import LibraryEntry
 from app.panels.outlook import OutlookPanel
 from app.panels.plot import turn_bars
 from app.state.app_state import AppState
@@ -26,8 +31,10 @@ from app.widgets.painting import nothing, while_painting
 from app.widgets.turn_bar import TurnBar
 from app.window import Window
 from engine import events
+from engine.paths import library_folder
 from engine.slot.records import Message, ModelIdentity, Receipt
 from engine.slot.transcript import Transcript
+from tests.slot_samples import write_conversation
 
 RECEIPT = Receipt(2, 1, 10, 20, "live", "none", 100.0, 5, 50.0, "numpy", 0.0)
 STRANGE: dict[str, list[Any]] = {
@@ -139,5 +146,51 @@ def test_a_model_wherever_it_was_is_told(run, path: str) -> None:
         assert len(panel.text) <= 600
         state.open_conversation(Path(path or "/nowhere"))
         panel.activated.emit()
+
+    run(look)
+
+
+def spoil(path: Path, *statements: str) -> None:
+    """Write a slot file and change it past Dormouse."""
+    write_conversation(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA writable_schema=ON")
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+def test_a_bad_file_in_the_library_is_listed_and_harms_no_other(run) -> None:
+    folder = library_folder()
+    good = folder / "good.slot"
+    write_conversation(good)
+    (folder / "noise.slot").write_bytes(random.Random(1).randbytes(50_000))
+    (folder / "nothing.slot").write_bytes(b"")
+    (folder / "zeros.slot").write_bytes(bytes(50_000))
+    (folder / "cut.slot").write_bytes(good.read_bytes()[:40_000])
+    os.mkfifo(folder / "pipe.slot")
+    spoil(folder / "words.slot", "CREATE TABLE extra (id TEXT PRIMARY KEY)", "INSERT INTO extra VALUES ('one')")
+    spoil(folder / "names.slot", 'CREATE TABLE extra (id INTEGER PRIMARY KEY, "a"", ""b" TEXT)')
+    spoil(folder / "gone.slot", "DROP TABLE message")
+
+    def look(window: Window):
+        state: AppState = window.state
+        problems: list[str] = []
+        state.reports.problem_found.connect(lambda text, _details: problems.append(text))
+
+        def listed() -> dict[str, LibraryEntry]:
+            return {Path(entry.path).stem: entry for entry in state.library.entries()}
+
+        yield lambda: listed()["good"].title != "good" and listed()["gone"].damaged and listed()["cut"].damaged
+        names = {"good", "noise", "nothing", "zeros", "cut", "words", "names", "gone"}
+        assert set(listed()) == names
+        state.open_conversation(good)
+        yield lambda: window.chat.transcript.views
+        for name in names - {"good"}:
+            state.open_conversation(folder / f"{name}.slot")
+            yield lambda: state.conversation.phase in ("new", "idle") and not state._open._closing
+        state.open_conversation(good)
+        yield lambda: state.conversation.path == good and window.chat.transcript.views
+        assert problems == []
 
     run(look)
