@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
-from app.widgets.controls import ProgressBar, label, push_button
+from app.widgets.controls import ProgressBar, label, let_shrink, push_button
 from app.widgets.foreign_words import caption, legible
 
 
@@ -18,7 +18,7 @@ class Banner(QWidget):
         super().__init__(parent)
         self._name = name
         self._text = label("", self, wraps=True)
-        self._text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        let_shrink(self._text)
         self._button = push_button("", self, name=f"{name}, next step")
         self._button.hide()
         self._button.clicked.connect(self.activated)

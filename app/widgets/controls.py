@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QMessageBox, QProgressBar, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QLabel, QMessageBox, QProgressBar, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from app.resources import icon
 from app.widgets.foreign_words import tool_tip as plain_tool_tip
@@ -18,6 +18,13 @@ def label(text: str, parent: QWidget, *, wraps: bool = False) -> QLabel:
     made.setWordWrap(wraps)
     made.setText(text)
     return made
+
+
+def let_shrink(wrapping: QLabel) -> None:
+    """Let a label that wraps be as narrow as its place, and as high as its lines need there."""
+    policy = wrapping.sizePolicy()
+    policy.setHorizontalPolicy(QSizePolicy.Policy.Ignored)
+    wrapping.setSizePolicy(policy)
 
 
 def markup_label(markup: str, parent: QWidget) -> QLabel:

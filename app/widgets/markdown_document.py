@@ -168,9 +168,11 @@ class MarkdownDocument(QTextDocument):
         letters = QTextCharFormat()
         if piece.kind == "code":
             letters.setFontFamilies(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont).families())
+            letters.setFontFixedPitch(True)
         if piece.begins:
             block = QTextBlockFormat()
-            block.setLineHeight(LINE_HEIGHT, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
+            if piece.kind == "plain":
+                block.setLineHeight(LINE_HEIGHT, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
             _begin_block(cursor, block)
         cursor.insertText(lines_of(piece.text, LONGEST_LINE - cursor.positionInBlock()), letters)
 

@@ -25,7 +25,7 @@ _DEEPEST = 16  # lists and quotes within each other
 _SURE = 12  # letters of a line after which more can't change what it begins
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_CONTINUES = re.compile(r"\s|[-*+>|]|\d{1,9}[.)]")  # a list, a quote, a table, or an indented paragraph of one
+_CONTINUES = re.compile(r"\s|>|(?:[-*+]|\d{1,9}[.)])(?:\s|$)")  # a list, a quote, or an indented paragraph of one
 _MARKS = re.compile(r"[*_~`\[\]!<>&\\|@:]|www")
 _BREAKS = re.compile(r"[\r\u2028\u2029\ufdd0\ufdd1]")  # what Qt takes for the end of a line as well
 _DELIMITERS = frozenset("-:| \t>\r\n")  # of the line below the head of a table
@@ -64,6 +64,7 @@ class Sections:
         self._columns = 0  # of the table that the last line belongs to
         self._is_plain = not is_markdown
         self._is_at_begin = True
+        self._is_code = False  # where what was not handed out begins
 
     @property
     def n_taken(self) -> int:
@@ -142,13 +143,13 @@ class Sections:
 
     def _hand_out(self, end: int) -> Piece | None:
         text, kind, work, begins = self.text[self._begin : end], self._kind(), self._work, self._is_at_begin
-        self._begin, self._work, self._is_at_begin = end, 0, False
+        self._begin, self._work, self._is_at_begin, self._is_code = end, 0, False, bool(self._fence)
         return Piece(text, kind, work, begins) if text else None
 
     def _kind(self) -> Literal["formatted", "plain", "code"]:
         if not self._is_plain:
             return "formatted"
-        return "code" if self._fence else "plain"
+        return "code" if self._is_code else "plain"
 
     def _pass_line(self, n: int) -> None:
         self._note_line(self.text[self._at : self._at + n])
@@ -164,6 +165,8 @@ class Sections:
             self._fence = marker[1]
         elif marker and marker[1].startswith(self._fence) and not line[marker.end() :].strip():
             self._fence = ""
+        if self._at == self._begin:
+            self._is_code = bool(self._fence)
         self._after_blank = not line.strip()
         if self._after_blank:
             self._columns = 0

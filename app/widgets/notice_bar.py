@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
-from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from app.widgets.colors import mixed
-from app.widgets.controls import label, push_button, tool_button
+from app.widgets.controls import label, let_shrink, push_button, tool_button
 from app.widgets.foreign_words import caption, legible
 from app.widgets.painting import nothing, while_painting
 
@@ -30,7 +30,7 @@ class NoticeBar(QWidget):
         sentence = label(legible(text), self, wraps=True)
         sentence.setAccessibleName(sentence.text())
         sentence.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        sentence.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        let_shrink(sentence)
         self._row = QHBoxLayout(self)
         self._row.setContentsMargins(12, 6, 6, 6)
         self._row.setSpacing(8)

@@ -33,6 +33,7 @@ class WholeText(QDialog):
         for button in buttons.buttons():
             button.setAccessibleName(button.text().replace("&", ""))
         buttons.rejected.connect(self.reject)
+        buttons.button(QDialogButtonBox.StandardButton.Close).setDefault(True)
         column = QVBoxLayout(self)
         column.setContentsMargins(16, 16, 16, 16)
         column.setSpacing(8)

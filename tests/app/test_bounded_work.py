@@ -123,6 +123,16 @@ def test_what_people_write_is_formatted() -> None:
         assert [piece.kind for piece in pieces(text, 100)] == ["formatted"]
 
 
+def test_long_code_stays_code_to_its_end_and_nothing_else_becomes_it() -> None:
+    found = list(pieces("Some words.\n\n" + HOSTILE["code"] + "\n\n*More* words.\n", 5000))
+    assert [piece.kind for piece in found] == ["formatted", *["code"] * (len(found) - 2), "formatted"]
+
+
+def test_a_paragraph_before_too_many_marks_is_formatted() -> None:
+    found = list(pieces("*Some* words.\n\n" + HOSTILE["marks"], 5000))
+    assert [piece.kind for piece in found] == ["formatted", *["plain"] * (len(found) - 1)]
+
+
 def all_lines(document: MarkdownDocument) -> list[int]:
     """Return the lengths of all lines."""
     lengths, block = [], document.begin()
