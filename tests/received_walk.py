@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from engine.slot.records import CheckpointPayload
 from tests.models.tiny import N_VOCAB
-from tests.strangers import change_marks, change_payloads, forget_marks, substitute
+from tests.strangers import change_payloads, forge_marks, forget_marks, substitute
 from tests.walk import PICK, Open, Walk
 
 MANNERS = ["nothing", "no marks", "other marks", "another text", "another text, no marks", "NaN"]
@@ -51,7 +51,7 @@ class ReceivedWalk(Walk):
         if manner == "no marks":
             forget_marks(path)
         elif manner == "other marks":
-            change_marks(path, lambda mark: mark[::-1])
+            forge_marks(path)
         elif manner.startswith("another text"):
             substitute(path, self._runtimes, lambda token_ids: (token_ids + 1) % N_VOCAB)
             if manner.endswith("no marks"):

@@ -27,6 +27,11 @@ def forget_marks(path: Path) -> None:
     change_marks(path, lambda _: None)
 
 
+def forge_marks(path: Path) -> None:
+    """Have all marks in a file be of somebody else's making."""
+    change_marks(path, lambda mark: mark[::-1])
+
+
 def change_marks(path: Path, change: Callable[[bytes], bytes | None]) -> None:
     """Replace the marks in a file; None takes one away."""
     with SlotFile.open(path) as file, file.transaction():

@@ -126,13 +126,13 @@ class KVBuffer:
         n_rows = wanted.stop + chunk.after
         if len(chunk.data) != n_rows * self.row_nbytes:
             raise ValueError(f"{len(chunk.data)} bytes are not {n_rows} rows of {self.row_nbytes} bytes")
+        if not is_finite(np.frombuffer(chunk.data, self.dtype)):
+            raise ValueError(f"rows {chunk.lo} to {chunk.hi - 1} are not finite")
         offset = 0
         for shape in self.layers:
             for rows in self.layer(shape.layer, chunk.lo, chunk.hi):
                 count = n_rows * rows.shape[1] * rows.shape[2]
                 source = np.frombuffer(chunk.data, self.dtype, count, offset)
-                if not is_finite(source):
-                    raise ValueError(f"rows {chunk.lo} to {chunk.hi - 1} are not finite")
                 rows[...] = source.reshape(n_rows, *rows.shape[1:])[wanted]
                 offset += source.nbytes
 

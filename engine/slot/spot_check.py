@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,7 +26,7 @@ from engine.slot.records import Checkpoint, Cursor, Reason
 from engine.slot.segments import ROOT
 
 N_TOKENS = 8  # computed again at each place, at least
-FARTHEST = 512  # tokens that are computed again, at most, where memory can't be cut back
+FARTHEST = 512  # tokens that are computed again, at most, to reach a place where memory can't be cut back
 _BEGINNING = 256  # tokens
 _N_PLACES = 4
 _N_UBATCH = 512
@@ -36,6 +36,9 @@ _N_UBATCH = 512
 # which rounds coarsely; rows of another text were never nearer than 0.85 at any place.
 _FARTHEST_APART = 0.5
 _FARTHEST_APART_Q4_0 = 0.65
+
+
+_Start: TypeAlias = tuple[Cursor, Checkpoint | None]  # where to begin, and the checkpoint there if one is needed
 
 
 class ReceivedStateError(UnfitError):
@@ -93,8 +96,8 @@ class SpotCheck:
                     for start, stop in self._places(reading, memory.n_tokens):
                         self._check_in_place(memory, at, start, stop, hidden)
                 else:
-                    self._check_from_before(memory, at, hidden)
-                    for end in self._other_ends(at, memory):
+                    self._check_from(self._start(at, memory), memory, at, hidden)
+                    for end in self._others(at, memory):
                         self._check_other(end)
         except NotFiniteError as error:
             raise ForeignStateError from error
@@ -123,14 +126,13 @@ class SpotCheck:
 
     # --- other memory: where an earlier place is stored -------------------------------------------------------
 
-    def _other_ends(self, at: Cursor, memory: Memory) -> Iterator[Checkpoint]:
+    def _others(self, at: Cursor, memory: Memory) -> Iterator[Checkpoint]:
         """Yield checkpoints before a place to look at as well, if that costs little: the first one, and some others."""
         known = [c for c in self._checkpoints(at, memory) if c.cursor != at and c.id not in self.archive.origins]
-        first, others = known[:1], known[1:]
         left = FARTHEST
-        for end in (*first, *self.random.sample(others, min(_N_PLACES - 2, len(others)))):
+        for end in (*known[:1], *self.random.sample(known[1:], min(_N_PLACES - 2, len(known[1:])))):
             start = self._start(end.cursor, memory)
-            cost = FARTHEST + 1 if start is None else self._n(end.cursor) - self._n(start[0])
+            cost = left + 1 if start is None else self._n(end.cursor) - self._n(start[0])
             if cost <= left:
                 left -= cost
                 yield end
@@ -139,15 +141,14 @@ class SpotCheck:
         reading = Reading(self.archive)
         try:
             memory, hidden = reading.memory(self.model, self.kv_type, end.cursor, end)
-            self._check_from_before(memory, end.cursor, hidden)
+            self._check_from(self._start(end.cursor, memory), memory, end.cursor, hidden)
         except ForeignStateError:
             raise
         except UnfitError:  # nobody goes on from there before it was looked at itself
             return
         self._vouch_for(reading)
 
-    def _check_from_before(self, memory: Memory, at: Cursor, hidden: F32 | None) -> None:
-        start = self._start(at, memory)
+    def _check_from(self, start: _Start | None, memory: Memory, at: Cursor, hidden: F32 | None) -> None:
         if start is None:
             raise UnprovenStateError
         again = self.model.new_memory(self.kv_type)
@@ -166,14 +167,20 @@ class SpotCheck:
         if hidden is not None:
             self._compare([hidden], [last])
 
-    def _start(self, at: Cursor, memory: Memory) -> tuple[Cursor, Checkpoint | None] | None:
-        """Return the nearest stored place from which one can be computed, with its checkpoint if it takes one."""
+    def _start(self, at: Cursor, memory: Memory) -> _Start | None:
+        """Return the nearest stored place from which one can be computed, with its checkpoint if it takes one.
+
+        The first checkpoint is computed from nothing, if it is near: else nobody would see how its text begins.
+        """
         n = self._n(at)
+        before = [c for c in self._checkpoints(at, memory) if self._n(c.cursor) < n]
+        if not before and n <= FARTHEST:
+            return ROOT, None
         if n >= N_TOKENS and all(part.row_nbytes for part in memory.parts):
             near = self.archive.tree.back_to(at, n - N_TOKENS)
             if self._has_rows(near, memory):
                 return near, None
-        for checkpoint in reversed(self._checkpoints(at, memory)):
+        for checkpoint in reversed(before):
             if N_TOKENS <= n - self._n(checkpoint.cursor) <= FARTHEST:
                 return checkpoint.cursor, checkpoint
         return (ROOT, None) if n <= FARTHEST else None

@@ -1,9 +1,12 @@
 """Conversations that begin alike: the second one evaluates only what is its own."""
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from engine import events
@@ -13,7 +16,9 @@ from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
 from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.verify import verify
+from engine.slot.slot import Slot
 from tests.slot_samples import write_conversation
+from tests.strangers import forge_marks, forget_marks, substitute
 
 STORY = (Path(__file__).parents[1] / "data" / "tea-party.txt").read_text(encoding="utf-8")
 WORDS = " ".join(STORY.split())
@@ -122,6 +127,50 @@ def test_files_that_are_no_use_are_passed_over(person: Person) -> None:
         turn = person.ask_and_close(library / "new.slot", "Who is asleep?", system=system)
     assert (turn.receipt.donor, turn.receipt.reason) == ("z.slot", "none")
     assert turn.receipt.prompt_n < ITS_OWN
+
+
+@pytest.mark.parametrize("change", [lambda _: None, forget_marks, forge_marks], ids=["kept", "gone", "forged"])
+def test_state_of_another_text_in_the_library_is_not_taken(
+    person: Person, tmp_path: Path, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with the system prompt of a new chat, its state replaced by that of another text of the same length."""
+    system, received = WORDS[2000:4000], person.library / "received.slot"
+    alone = person.ask(person.open(None), "What time is it?", system=system)
+    person.ask_and_close(received, "Who is asleep?", system=system)
+    runtime = person.client.session._runtime
+    assert runtime is not None
+    substitute(received, [runtime], lambda ids: np.roll(ids, 1))
+    change(received)
+    asked: list[bool] = []
+
+    def adopt(slot: Slot, *arguments: Any, **named: Any) -> bool:
+        asked.append(_adopt(slot, *arguments, **named))
+        return asked[-1]
+
+    _adopt = Slot.adopt
+    monkeypatch.setattr(Slot, "adopt", adopt)
+    for name in "ab":
+        turn = person.ask_and_close(tmp_path / f"{name}.slot", "What time is it?", system=system)
+        assert turn.receipt.donor is None
+        assert turn.receipt.cache_n == 0
+        assert turn.token_ids == alone.token_ids
+    # what has marks is read once, and not again until it changes
+    assert asked == ([] if change is forget_marks else [False])
+    os.utime(received)
+    person.ask_and_close(tmp_path / "c.slot", "What time is it?", system=system)
+    assert asked == ([] if change is forget_marks else [False, False])
+
+
+def test_files_that_were_copied_from_elsewhere_give_nothing(
+    person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = WORDS[4000:5000]
+    person.ask_and_close(person.library / "0.slot", "Who is asleep?", system=system)
+    monkeypatch.setenv("HOME", str(tmp_path / "of another person"))
+    turn = person.ask_and_close(person.library / "1.slot", "What time is it?", system=system)
+    assert turn.receipt.donor is None
+    turn = person.ask_and_close(person.library / "2.slot", "What time is it?", system=system)
+    assert turn.receipt.donor == "1.slot"
 
 
 def test_small_gains_are_left_alone(person: Person) -> None:

@@ -12,12 +12,13 @@ import pytest
 from engine import events
 from engine.cli.client import Client
 from engine.errors import DormouseError
-from engine.runtime import EngineSettings
+from engine.runtime import EngineSettings, Runtime
 from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
 from engine.slot.file.verify import verify
 from tests.e2e.conftest import Chat, run_cli
 from tests.gguf_copy import write_copy
+from tests.strangers import change_payloads, substitute
 
 GREEDY = ("--temperature", 0, "--max-tokens", 8)
 SETTINGS = TurnSettings(SamplingParameters(temperature=0), max_tokens=8)
@@ -151,6 +152,43 @@ def test_damage_anywhere_gives_a_sentence_or_the_right_reply(
             assert again.receipt.prompt_n < 40
     assert outcomes <= {"refused", "damaged", "none"}
     assert all(" is kept as " in warning for warning in warnings)
+
+
+MANNERS: dict[str, Callable[[Path, Runtime], None]] = {
+    "another text": lambda path, runtime: substitute(path, [runtime], lambda ids: np.roll(ids, 1)),
+    "random bytes": lambda path, _: change_payloads(path, rows=lambda _, data: random.Random(0).randbytes(len(data))),
+    "small random numbers": lambda path, _: change_payloads(path, rows=lambda _, data: _small_numbers(len(data))),
+    "infinity": lambda path, _: change_payloads(path, rows=lambda _, data: data[:-2] + b"\x00\x7c"),
+    "NaN": lambda path, _: change_payloads(path, rows=lambda _, data: data[:-2] + b"\x01\xfc"),
+}
+
+
+def _small_numbers(nbytes: int) -> bytes:
+    return np.random.default_rng(0).standard_normal(nbytes // 2).astype(np.float16).tobytes()
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_state_that_nobody_computed_of_the_text_changes_no_answer(
+    loaded: Client, slept: Path, tmp_path: Path, manner: str, warnings: list[str]
+) -> None:
+    whole = go_on(loaded, Path(shutil.copy(slept, tmp_path / "whole.slot")))
+    assert isinstance(whole, events.TurnFinished)
+    file = Path(shutil.copy(slept, tmp_path / "received.slot"))
+    assert loaded.session._runtime is not None
+    MANNERS[manner](file, loaded.session._runtime)
+    assert verify(file) == []
+    n_told = len(warnings)
+    outcome = go_on(loaded, file)
+    assert isinstance(outcome, events.TurnFinished)
+    assert outcome.token_ids == whole.token_ids
+    assert (outcome.receipt.reason, outcome.receipt.cache_n) == ("damaged", 0)
+    if manner in ("another text", "small random numbers"):
+        (sentence,) = warnings[n_told:]
+        assert "is not that of its text: it was put aside" in sentence
+        del warnings[n_told:]
+    again = go_on(loaded, file)
+    assert isinstance(again, events.TurnFinished)
+    assert (again.receipt.source, again.receipt.reason) == ("restored", "none")
 
 
 def test_what_was_live_stays_live_when_a_damaged_file_is_opened(loaded: Client, slept: Path, tmp_path: Path) -> None:

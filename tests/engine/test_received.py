@@ -24,7 +24,7 @@ from engine.slot.slot import Slot
 from engine.slot.spot_check import FARTHEST, ForeignStateError, SpotCheck
 from tests.engine.test_walk import KINDS
 from tests.models.tiny import N_VOCAB
-from tests.strangers import change_marks, change_payloads, forget_marks, substitute
+from tests.strangers import change_payloads, forge_marks, forget_marks, substitute
 from tests.walk import assert_same
 
 ENDS = (60, 90, 200, 230)
@@ -121,11 +121,11 @@ def test_what_was_computed_here_is_marked_and_is_used_without_a_look(sleeper: Sl
     assert sleeper.told == []
 
 
-@pytest.mark.parametrize("change", [lambda _: None, lambda mark: mark[::-1]], ids=["none", "others"])
+@pytest.mark.parametrize("change", [forget_marks, forge_marks])
 def test_what_has_no_mark_that_holds_is_used_after_a_look_and_what_follows_is_not_marked(
-    sleeper: Sleeper, change: Callable[[bytes], bytes | None]
+    sleeper: Sleeper, change: Callable[[Path], None]
 ) -> None:
-    change_marks(sleeper.path, change)
+    change(sleeper.path)
     before = sleeper.marked()
     with sleeper as slot:
         for ids, n in ((IDS[:230], 230), (IDS[:60], 60), (IDS[:230], 230)):
@@ -167,7 +167,7 @@ def test_state_of_another_text_is_never_given_away(sleeper: Sleeper, tmp_path: P
         assert slot.adopt(honest._archive, reuse, name="a.slot")
         assert_same(slot.memory, truth(sleeper.runtime, IDS, ENDS))
     assert other.marked() == other.records() != set()  # computed here, if elsewhere in the library
-    for change in (forget_marks, lambda path: change_marks(path, lambda mark: mark[::-1])):
+    for change in (forget_marks, forge_marks):
         change(sleeper.path)
         other.path.unlink()
         with sleeper as received, other as slot:
@@ -225,6 +225,21 @@ def test_what_can_not_be_checked_is_put_aside(runtime: Runtime, tmp_path: Path) 
         go_on(slot, ids, (far + 20,))
     with sleeper as slot:
         assert wake(slot, ids) == [far + 20]
+
+
+@pytest.mark.parametrize("runtime", [name for name in KINDS if name != "full attention"], indirect=True)
+def test_another_beginning_is_found_out_though_all_that_follows_is_the_same(sleeper: Sleeper) -> None:
+    """Where memory can't be cut back, the first checkpoint is computed from nothing: instructions stand there."""
+
+    def exchange(ids: np.ndarray) -> np.ndarray:
+        return np.concatenate([(ids[:45] + 1) % N_VOCAB, ids[45:]])
+
+    substitute(sleeper.path, [sleeper.runtime], exchange)
+    forget_marks(sleeper.path)
+    with sleeper as slot:
+        assert wake(slot, IDS[:230])[-1] == 0
+        go_on(slot, IDS, ENDS)
+        assert_same(slot.memory, truth(sleeper.runtime, IDS, ENDS))
 
 
 @pytest.mark.parametrize("runtime", ["full attention"], indirect=True)
