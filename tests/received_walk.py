@@ -19,8 +19,6 @@ MANNERS = ["nothing", "no marks", "other marks", "another text", "another text, 
 class ReceivedWalk(Walk):
     """Whatever a stranger did to the state in a file, what is in memory stays the truth."""
 
-    n_received = 0
-
     def teardown(self) -> None:
         # of what was put aside the person is told
         self._errors = [error for error in self._errors if "was put aside" not in str(error)]
@@ -47,7 +45,6 @@ class ReceivedWalk(Walk):
 
     def _tamper(self, path: Path) -> None:
         manner = self._random.choice(MANNERS)
-        ReceivedWalk.n_received += 1
         if manner == "no marks":
             forget_marks(path)
         elif manner == "other marks":

@@ -23,7 +23,7 @@ from engine.slot.reading import Reading, UnfitError
 from engine.slot.records import MESSAGE_ENDS, CheckpointPayload, CheckpointReason, Reason, Source
 from engine.slot.reuse import Live, Reuse, ReusePlanner
 from engine.slot.segments import ROOT
-from engine.slot.spot_check import ReceivedStateError, SpotCheck
+from engine.slot.spot_check import ForeignStateError, ReceivedStateError, SpotCheck
 
 _LAST_WORDS = (128, spot_check.N_TOKENS)  # tokens before a checkpoint to which rows alone should suffice to return
 _NO_LIMIT = 1 << 40  # tokens; no conversation has as many
@@ -112,23 +112,28 @@ class Slot:
         """
         if self._rewind(reuse):
             return True
-        reason: Reason = "damaged"
         try:
             self._restore(reuse, between_layers)
-        except ReceivedStateError as error:
+        except UnfitError as error:
+            self._put_aside(reuse, error)
+            return False
+        return True
+
+    def _put_aside(self, reuse: Reuse, error: UnfitError) -> None:
+        """See to it that a place is not planned with again."""
+        reason: Reason = "damaged"
+        if isinstance(error, ReceivedStateError):
             reason = error.reason
-            self._archive.tell(str(error))
+            if self._loss is None or self._loss[0] != reason:  # once is enough
+                self._archive.tell(str(error))
+        if isinstance(error, ForeignStateError):
             self._archive.forget_received(reuse.cursor)
-        except UnfitError:
-            if self._archive.repair():
-                self._store_live_rows()
-            else:  # whole, and yet not what it should be
-                self._archive.forget(reuse.cursor, reuse.checkpoint, [part.kind for part in self._memory.parts])
-        else:
-            return True
+        elif not isinstance(error, ReceivedStateError) and self._archive.repair():
+            self._store_live_rows()
+        else:  # whole, and yet not what it should be
+            self._archive.forget(reuse.cursor, reuse.checkpoint, [part.kind for part in self._memory.parts])
         self._loss = (reason, reuse.n)
         self._archive.log("put_aside", n_tokens=reuse.n, reason=reason)
-        return False
 
     def log_sleep(self, reason: str) -> None:
         """Note in the log that the live state is let go of."""

@@ -227,6 +227,19 @@ def test_what_can_not_be_checked_is_put_aside(runtime: Runtime, tmp_path: Path) 
         assert wake(slot, ids) == [far + 20]
 
 
+@pytest.mark.parametrize("runtime", ["recurrent", "hybrid"], indirect=True)
+def test_of_what_can_not_be_checked_only_that_is_put_aside(runtime: Runtime, tmp_path: Path) -> None:
+    ids = np.random.default_rng(2).integers(5, N_VOCAB, 2000).astype(np.int32)
+    sleeper = Sleeper(tmp_path / "far.slot", runtime)
+    with sleeper as slot:
+        go_on(slot, ids, (100, 200, 200 + FARTHEST + 1, 202 + 2 * FARTHEST))
+    forget_marks(sleeper.path)
+    with sleeper as slot:
+        assert wake(slot, ids) == [202 + 2 * FARTHEST, 201 + FARTHEST, 200]
+        (sentence,) = sleeper.told
+        assert "can't be checked" in sentence
+
+
 @pytest.mark.parametrize("runtime", [name for name in KINDS if name != "full attention"], indirect=True)
 def test_another_beginning_is_found_out_though_all_that_follows_is_the_same(sleeper: Sleeper) -> None:
     """Where memory can't be cut back, the first checkpoint is computed from nothing: instructions stand there."""

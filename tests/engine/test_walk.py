@@ -111,7 +111,6 @@ def test_walks_with_files_that_a_stranger_changed(name: str, kernels: Kernels, t
     n_steps = walk_steps // 50
     runtimes = [runtime for runtime in load(KINDS[name], kernels, tmp_path) if runtime.settings.disk_budget]
     assert walk(runtimes, tmp_path, n_steps=n_steps, kind=ReceivedWalk) >= n_steps
-    assert ReceivedWalk.n_received > 0
 
 
 @pytest.mark.parametrize("name", OTHERS)
