@@ -7,7 +7,6 @@ the session's threads and must return soon. Nothing here waits for a window, and
 from __future__ import annotations
 
 import itertools
-import os
 import time
 import traceback
 from collections.abc import Callable
@@ -20,19 +19,18 @@ from typing import TypeVar
 
 from engine import events
 from engine.arrays import TokenIds
-from engine.conversation import Conversation, PendingTurn, known_models, read_transcript
+from engine.conversation import Conversation, PendingTurn, known_models
 from engine.errors import ContextFullError, DormouseError, SlotFileError
 from engine.generate import Cancelled, Limits
 from engine.jobs import Job, JobQueue, Waiting
 from engine.kernels import Kernels, load_kernels
+from engine.opening import open_file, read_opened
 from engine.paths import cache_folder, kernels_folder
 from engine.runtime import EngineSettings, Runtime
 from engine.sampling import Sampler, SamplingParameters
 from engine.slot.donors import Donors
-from engine.slot.file.repair import open_repaired
-from engine.slot.file.slot_file import SlotFile
 from engine.slot.file.store import Store
-from engine.slot.records import Message, ModelIdentity, Receipt
+from engine.slot.records import Message, Receipt
 from engine.slot.slot import Slot
 from engine.turn import Progress, Result, Started, Text, Turn
 
@@ -100,9 +98,9 @@ class Session:
         def warn(error: DormouseError) -> None:
             self._emit(events.Warned(id, conversation, str(error)))
 
-        store = Store(lambda: _open_file(path), on_error=warn)
+        store = Store(lambda: open_file(path), on_error=warn)
         self._conversations[conversation] = Conversation(store, path)
-        opened = store.call(lambda file: _read(file, id, conversation))
+        opened = store.call(lambda file: read_opened(file, id, conversation))
         job = Job(id, conversation, lambda _job: opened.cancel())
         self._follow(job, opened, lambda event: event)
         return job
@@ -175,7 +173,7 @@ class Session:
 
         def repair(job: Job) -> None:
             repaired = damaged.repair()
-            opened = damaged.store.call(_read, job.id, conversation).result()
+            opened = damaged.store.call(read_opened, job.id, conversation).result()
             if repaired is not None:
                 opened = replace(opened, damage=(str(repaired), *opened.damage))
             self._emit(opened)
@@ -469,26 +467,6 @@ class Session:
         self._emit(events.Failed(job.id, job.conversation, text, details))
 
 
-def _read(file: SlotFile, job: int, conversation: int) -> events.Opened:
-    transcript, lost = read_transcript(file), []
-    receipts: tuple[Receipt, ...] = ()
-    models: tuple[ModelIdentity, ...] = ()
-    try:
-        receipts, models = tuple(file.receipts()), known_models(file)
-    except Exception as error:  # the words can be read all the same
-        lost.append(f"What earlier turns cost can't be read ({type(error).__name__}: {error}).")
-    return events.Opened(
-        job,
-        conversation,
-        path=file.path,
-        transcript=transcript,
-        receipts=receipts,
-        models=models,
-        damage=(*file.notes, *file.damage, *file.state_damage, *lost),
-        is_repairable=file.has_losses,
-    )
-
-
 def _nothing_done(reply: Message) -> Receipt:
     """Return the receipt of a turn that never began. It is told, and not stored: no model took part in it."""
     return Receipt(reply.id, 0, 0, 0, "cold", "none", 0.0, 0, 0.0, "", time.time())
@@ -506,9 +484,3 @@ def _kernels_folder() -> Path | None:
         return kernels_folder()
     except DormouseError:  # and compiled again
         return None
-
-
-def _open_file(path: Path | None) -> SlotFile:
-    if path is None:
-        return SlotFile.create(":memory:")
-    return open_repaired(path) if os.path.exists(path) else SlotFile.create(path)

@@ -25,7 +25,7 @@ FLOORS = (
     {"runtime", "events", "jobs"},
     {"replay"},
     {"conversation"},
-    {"turn"},
+    {"opening", "turn"},
     {"session"},
     {"cli"},
 )
