@@ -184,6 +184,8 @@ class Hyperparameters:
             self.refuse(
                 "attention.head_count", f"is {n_head}, too many for heads of {max(head_dim, head_dim_v)} values"
             )
+        if gated and head_dim_v != head_dim:
+            self.refuse("attention.value_length", f"is {head_dim_v}, but the gates have {head_dim} values as the keys")
         if rope is not None and rope.n_rot > head_dim:
             self.refuse("rope.dimension_count", f"is {rope.n_rot}, more than the {head_dim} values of a head")
         return AttentionConfig(

@@ -118,6 +118,7 @@ def test_experts_and_heads_that_do_not_fit_are_named(tmp_path: Path, metadata: d
         (rwkv7, {"wkv.head_size": 48}, "rwkv7.wkv.head_size is 48, which doesn't divide the 64 values"),
         (mamba2, {"ssm.group_count": 2**14, "ssm.state_size": 2**12}, "ssm.group_count is 16384, too many for states"),
         (qwen2, {"attention.head_count": 2**14}, "qwen2.attention.head_count is 16384, too many for heads of 16"),
+        (qwen35, {"attention.value_length": 33}, "qwen35.attention.value_length is 33, but the gates have 16 values"),
         (qwen35, {"nextn_predict_layers": 100}, "qwen35.nextn_predict_layers is 100, of"),
         (
             qwen2,
