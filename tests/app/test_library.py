@@ -136,7 +136,7 @@ def test_values_of_other_types_in_the_cache_are_no_matter(folder: Path, known: d
     path = write_slot(folder / "a.slot", "Hello")
     sound = {"title": "Hello", "mtime_ns": path.stat().st_mtime_ns, "nbytes": path.stat().st_size, "damaged": False}
     (cache_folder() / "titles.json").write_text(json.dumps({str(path): sound | known}))
-    (entry,) = Library(folder).entries()
+    (entry,) = entries(Library(folder))
     assert (entry.title, entry.damaged) == ("Hello", False)
 
 
