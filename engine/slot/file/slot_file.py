@@ -110,10 +110,14 @@ class SlotFile(TranscriptTables, StateTables):
         messages = {message.id for message in self.messages()}
         models = {model.id for model in self.models()}
         leaf = self.leaf()
+        checkpoints = [checkpoint for model in models for checkpoint in self.checkpoints(model)]
         broken = {
             "The message at which the conversation was left is missing.": leaf is not None and leaf not in messages,
             "There are token ids of a message that is missing.": any(
                 content.message not in messages for content in self.contents()
+            ),
+            "There are checkpoints of a message that is missing.": any(
+                checkpoint.message not in messages | {None} for checkpoint in checkpoints
             ),
             "There is a receipt of a message or model that is missing.": any(
                 receipt.message not in messages or receipt.model not in models for receipt in self.receipts()

@@ -24,7 +24,6 @@ def verify(path: Path | str) -> list[str]:
 
 
 def _broken_state(slot_file: SlotFile) -> Iterator[str]:
-    messages = {message.id for message in slot_file.messages()}
     for model in slot_file.models():
         slot_file.segments(model.id)  # notes its damage
         for span in slot_file.rows_index(model.id):
@@ -32,8 +31,6 @@ def _broken_state(slot_file: SlotFile) -> Iterator[str]:
             if data is None or len(data) != span.nbytes:
                 yield f"The {span.part} rows {span.lo} to {span.hi - 1} of segment {span.segment} are damaged."
         for checkpoint in slot_file.checkpoints(model.id):
-            if checkpoint.message is not None and checkpoint.message not in messages:
-                yield f"Checkpoint {checkpoint.id} belongs to a message that is missing."
             if slot_file.read_checkpoint(checkpoint.id) is None:
                 yield f"Checkpoint {checkpoint.id} is damaged."
 
