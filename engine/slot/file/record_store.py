@@ -69,7 +69,8 @@ class RecordStore:
     def __init__(self, connection: Connection) -> None:
         self.bytes_written = 0  # of all records in committed transactions
         self._connection = connection
-        self._columns = {name: table.names(connection.layout) for name, table in TABLES.items()}
+        layout = connection.layout  # an earlier one where the file is opened for reading only
+        self._columns = {name: table.names(layout) for name, table in TABLES.items() if table.since <= layout}
         self._totals = self._read_totals()
 
     def scan(self, table: str) -> Scan:
@@ -95,12 +96,12 @@ class RecordStore:
 
     def select(self, table: str, clause: str, parameters: tuple[Value, ...] = ()) -> Iterator[RawRecord]:
         """Yield the records of a table that fit an SQL clause, without their payload."""
-        if TABLES[table].since > self._connection.layout:
-            return  # a file of an earlier layout, opened for reading only
+        if table not in self._columns:
+            return
         names = self._columns[table]
         columns = ", ".join(f'"{name}"' for name in names)
         for found in self._connection.query(f'SELECT id, {columns} FROM "{table}" {clause}', parameters):
-            # such a file has no values for some columns
+            # files of earlier layouts have no values for some columns
             values = dict.fromkeys(TABLES[table].columns) | dict(zip(["id", *names], found, strict=True))
             intact = TABLES[table].is_valid(values) and checksum(table, values) == values.get("xxh3")
             yield RawRecord(found[0], values, intact)
