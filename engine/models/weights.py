@@ -16,6 +16,7 @@ from engine.kernels import Kernels, Matrix
 from engine.quants import BLOCK_FORMATS, Tensor, WeightMemory, dequantize, load_matrix
 
 LoadProgress = Callable[[int, int], None]  # bytes done, bytes in all; may raise to cancel
+_MOST_CALLS = 1000  # of that, about: a model of many experts is read in tens of thousands of pieces
 
 
 def constant(array: F32) -> F32:
@@ -77,7 +78,7 @@ class Weights:
         self._names = sorted(self._left)
         self._taken: dict[str, TensorReader] = {}
         self._total = sum(info.nbytes for info in gguf.tensors.values())
-        self._done = 0
+        self._done = self._told = 0
         for info in gguf.tensors.values():
             if info.type not in BLOCK_FORMATS:
                 raise UnsupportedError(
@@ -141,7 +142,9 @@ class Weights:
 
     def _note(self, n_bytes: int) -> None:
         self._done += n_bytes
-        if self._progress is not None:
+        is_news = self._done - self._told >= self._total // _MOST_CALLS or self._done == self._total
+        if self._progress is not None and is_news:
+            self._told = self._done
             self._progress(self._done, self._total)
 
     def finish(self) -> str:

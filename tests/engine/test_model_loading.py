@@ -16,7 +16,7 @@ from engine import runtime
 from engine.errors import DormouseError, FormatError, UnsupportedError
 from engine.formats.gguf import GGUFFile, open_gguf
 from engine.kernels import load_kernels
-from engine.models import LoadedModel, load_model
+from engine.models import LoadedModel, load_model, weights
 from engine.models.config import Hyperparameters
 from engine.models.ranges import RANGES
 from engine.runtime import EngineSettings, Runtime
@@ -195,6 +195,19 @@ def test_a_file_that_is_deleted_while_it_is_loaded(tmp_path: Path) -> None:
     assert not path.exists()
     assert loaded.file_changed > 0
     kernels.close()
+
+
+def test_progress_is_told_often_but_not_for_every_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_MOST_CALLS", 10)
+    told: list[tuple[int, int]] = []
+    kernels = load_kernels("numpy", n_threads=1)
+    with open_gguf(mixtral().write(tmp_path / "m.gguf")) as file:
+        load_model(file, kernels, progress=lambda *numbers: told.append(numbers))
+        total = sum(tensor.nbytes for tensor in file.tensors.values())
+    kernels.close()
+    assert 5 <= len(told) <= 11
+    assert told == sorted(told)
+    assert told[-1] == (total, total)
 
 
 def test_a_name_is_one_line(tmp_path: Path, tokenizer: dict[str, object]) -> None:
