@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-from PySide6.QtCore import Slot
+from PySide6.QtCore import QTimer, Slot
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
@@ -30,8 +30,10 @@ class PlotPanel(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self._plot)
-        state.shown.conversation_changed.connect(self._update)
-        state.shown.transcript_changed.connect(self._update)
+        self._updating = QTimer(self, singleShot=True, interval=0)  # in an event of its own: turns may be many
+        self._updating.timeout.connect(self._update)
+        state.shown.conversation_changed.connect(self._updating.start)
+        state.shown.transcript_changed.connect(self._updating.start)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

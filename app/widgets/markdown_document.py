@@ -18,7 +18,7 @@ from app.widgets.markdown_blocks import LINE_HEIGHT, decorate
 from app.widgets.markdown_images import describe_images, spell_out_images
 from app.widgets.markdown_sections import LONGEST_LINE, SLICE_WORK, Piece, Sections, lines_of
 
-MOST_WORK = 200_000
+MOST_WORK = 100_000
 """What is shown of one text at most: Qt lays all of it out again when its width changes."""
 
 _FEATURES = QTextDocument.MarkdownFeature.MarkdownDialectGitHub | QTextDocument.MarkdownFeature.MarkdownNoHTML

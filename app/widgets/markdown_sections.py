@@ -14,7 +14,7 @@ from typing import Literal
 
 SECTION_WORK = 30_000
 """The most that is formatted in one go."""
-SLICE_WORK = 10_000
+SLICE_WORK = 7_000
 """What is shown in one go where there is a choice."""
 LONGEST_LINE = 2_000
 """Letters of a line that is shown as one: laying out a line can't be interrupted."""

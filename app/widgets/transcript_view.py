@@ -13,7 +13,7 @@ from app.widgets.controls import label
 from app.widgets.markdown_sections import SLICE_WORK
 from app.widgets.message_view import VIEW_WORK, MessageView
 
-MOST_WORK = 200_000
+MOST_WORK = 150_000
 """What the messages that are there cost together, about, however many the conversation has."""
 
 _NEAR = 8  # pixels from the bottom that count as the bottom
