@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis.stateful import initialize, precondition, rule
@@ -13,6 +14,7 @@ from tests.models.tiny import N_VOCAB
 from tests.strangers import change_payloads, forge_marks, forget_marks, substitute
 from tests.walk import PICK, Open, Walk
 
+_SENT_AWAY = 0.5  # how often a file is, after a turn
 MANNERS = ["nothing", "no marks", "other marks", "another text", "another text, no marks", "NaN"]
 
 
@@ -37,6 +39,12 @@ class ReceivedWalk(Walk):
     def receive_donor(self, which: int) -> None:
         """Have a file changed that others may take a beginning from."""
         self._tamper(sorted(self._closed)[which % len(self._closed)])
+
+    def _turn(self, one: Open, *arguments: Any, **named: Any) -> None:
+        super()._turn(one, *arguments, **named)
+        if one.path is not None and self._random.random() < _SENT_AWAY:
+            one.conversation.close()
+            self._go_on_with(one, one.path, wake=True)
 
     def _go_on_with(self, one: Open, path: Path, *, wake: bool) -> None:
         if path.exists():

@@ -23,7 +23,7 @@ from engine.slot.reading import Reading, UnfitError
 from engine.slot.records import MESSAGE_ENDS, CheckpointPayload, CheckpointReason, Reason, Source
 from engine.slot.reuse import Live, Reuse, ReusePlanner
 from engine.slot.segments import ROOT
-from engine.slot.spot_check import ForeignStateError, ReceivedStateError, SpotCheck
+from engine.slot.spot_check import ReceivedStateError, SpotCheck, UnprovenStateError
 
 _LAST_WORDS = (128, spot_check.N_TOKENS)  # tokens before a checkpoint to which rows alone should suffice to return
 _NO_LIMIT = 1 << 40  # tokens; no conversation has as many
@@ -126,11 +126,11 @@ class Slot:
             reason = error.reason
             if self._loss is None or self._loss[0] != reason:  # once is enough
                 self._archive.tell(str(error))
-        if isinstance(error, ForeignStateError):
-            self._archive.forget_received(reuse.cursor)
-        elif not isinstance(error, ReceivedStateError) and self._archive.repair():
+        if not isinstance(error, ReceivedStateError) and self._archive.repair():
             self._store_live_rows()
         else:  # whole, and yet not what it should be
+            if not isinstance(error, UnprovenStateError):  # nor is what came with it
+                self._archive.forget_received(reuse.cursor)
             self._archive.forget(reuse.cursor, reuse.checkpoint, [part.kind for part in self._memory.parts])
         self._loss = (reason, reuse.n)
         self._archive.log("put_aside", n_tokens=reuse.n, reason=reason)

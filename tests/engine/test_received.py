@@ -190,7 +190,7 @@ def test_numbers_that_are_none_are_damage(sleeper: Sleeper) -> None:
 
     change_payloads(sleeper.path, rows=spoil, checkpoint=spoil_states)
     with sleeper as slot:
-        assert wake(slot, IDS[:230])[-1] == 0
+        assert wake(slot, IDS[:230]) == [230, 0]
         assert slot.plan(IDS[:230]).reason == "damaged"
         go_on(slot, IDS, ENDS)
         assert_same(slot.memory, truth(sleeper.runtime, IDS, ENDS))
