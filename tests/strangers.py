@@ -19,7 +19,7 @@ from engine.slot.records import CheckpointPayload, Cursor, ModelIdentity, Stored
 from engine.slot.segments import SegmentTree
 
 ChangeIds = Callable[[np.ndarray], np.ndarray]
-_N_UBATCH = 16
+_N_UBATCH = 64
 
 
 def forget_marks(path: Path) -> None:

@@ -106,7 +106,7 @@ def test_walks(name: str, kernels: Kernels, tmp_path: Path, walk_steps: int) -> 
     assert walk(load(KINDS[name], kernels, tmp_path), tmp_path, n_steps=n_steps) >= n_steps
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ["full attention", "sliding window", "hybrid"])
 def test_walks_with_files_that_a_stranger_changed(name: str, kernels: Kernels, tmp_path: Path, walk_steps: int) -> None:
     n_steps = walk_steps // 25
     runtimes = [runtime for runtime in load(KINDS[name], kernels, tmp_path) if runtime.settings.disk_budget]
