@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -44,6 +45,9 @@ def main(argv: list[str] | None = None) -> int:
             stack.callback(instance.close)
             if not instance.is_first and instance.send([str(file) for file in arguments.files]):
                 return 0
+            # what was imported stays: looking through it for garbage, again and again, would hold the window up
+            gc.freeze()
+            stack.callback(gc.unfreeze)
             reporter = crash.install(log_folder())
             stack.callback(reporter.uninstall)
             return _run(application, instance, reporter, [file.absolute() for file in arguments.files])
