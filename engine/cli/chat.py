@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from engine import events
@@ -16,6 +17,7 @@ from engine.paths import library_folder
 from engine.runtime import EngineSettings
 from engine.sampling import SamplingParameters
 from engine.session import TurnSettings
+from engine.slot.file.slot_file import SlotFile
 from engine.slot.reuse import IN_WORDS, SURPRISING
 from engine.slot.transcript import Transcript
 
@@ -28,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.edit and not prompts:
         raise DormouseError("--edit needs the new text: add --prompt or --prompt-file.")
     library = arguments.library or library_folder()
+    is_new = arguments.slot is not None and not arguments.slot.exists()
     client = Client(kernels=arguments.kernels, n_threads=arguments.threads, warn=say, library=library)
     try:
         chat = Chat(client, arguments)
@@ -40,7 +43,18 @@ def run(arguments: argparse.Namespace) -> int:
         unsaved = client.session.close()
         for sentence in unsaved:
             say(sentence)
+        if is_new and not unsaved:
+            _remove_empty(arguments.slot)
     return 1 if unsaved else 0
+
+
+def _remove_empty(path: Path) -> None:
+    """Remove a file that was made for words of which none came."""
+    with suppress(DormouseError, OSError):
+        with SlotFile.open(path, read_only=True) as file:
+            has_words = bool(file.messages())
+        if not has_words:
+            path.unlink()
 
 
 class Chat:
