@@ -7,6 +7,7 @@ each number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +27,12 @@ _ACTIVATION_ROWS = 32
 _CONVERTED_ROWS = 512
 
 
+@cache  # it looks through all libraries of the process, and each checkpoint asks
+def _blas_identities() -> list[str]:
+    libraries = (info for info in threadpool_info() if info["user_api"] == "blas")
+    return sorted(f"{b['internal_api']}-{b['version']}-{b.get('architecture')}" for b in libraries)
+
+
 class ReferenceKernels(RecurrentReference):
     """NumPy on float32 weights."""
 
@@ -37,9 +44,7 @@ class ReferenceKernels(RecurrentReference):
 
     @property
     def identity(self) -> str:
-        libraries = (info for info in threadpool_info() if info["user_api"] == "blas")
-        blas = sorted(f"{b['internal_api']}-{b['version']}-{b.get('architecture')}" for b in libraries)
-        return " ".join([f"{self.name}-{np.__version__}", *blas])
+        return " ".join([f"{self.name}-{np.__version__}", *_blas_identities()])
 
     def matmul(self, x: F32, weight: Matrix) -> F32:
         assert isinstance(weight, DenseMatrix)
