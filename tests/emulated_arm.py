@@ -49,6 +49,7 @@ class EmulatedLibrary:
     """A library whose functions run elsewhere; made and asked as `library.Library` is."""
 
     folder: Path  # for the programs
+    note: str | None = None
 
     def __init__(self, isa: InstructionSet, **_: object) -> None:
         self.isa = isa

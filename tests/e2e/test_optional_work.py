@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import engine.opening
 import engine.session
 from engine import events
 from engine.cli.client import Client
@@ -106,7 +107,7 @@ def test_a_conversation_is_read_whatever_its_turns_cost(
     conversation = opened(client, tmp_path / "a.slot")
     ask(client, conversation)
     client.wait(client.session.close_conversation(conversation))
-    monkeypatch.setattr(engine.session, "known_models", fail)
+    monkeypatch.setattr(engine.opening, "known_models", fail)
     event = client.wait(client.session.open(tmp_path / "a.slot"))
     assert isinstance(event, events.Opened)
     assert event.transcript.path()[0].text == "Who is asleep?"

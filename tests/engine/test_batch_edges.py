@@ -66,7 +66,7 @@ def _open_slot(model: Any, tmp_path: Path) -> Iterator[Callable[[], Slot]]:
 def prompt_of(n: int, *, ends: tuple[int, ...] = ()) -> Prompt:
     """Return the first n of always the same tokens; messages end at `ends` and at n."""
     ids = np.random.default_rng(1).integers(3, 50, 400).astype(np.int32)[:n]
-    return Prompt(ids, tuple(MessageEnd(end, i, "prompt_end") for i, end in enumerate((*ends, n))))
+    return Prompt(ids, tuple(MessageEnd(end, i, "prompt_end") for i, end in enumerate((*ends, n), 1)))
 
 
 def read(slot: Slot, prompt: Prompt, limits: Limits = LIMITS) -> tuple[Reused, list[int]]:

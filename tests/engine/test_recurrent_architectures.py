@@ -75,10 +75,10 @@ def test_states_are_those_of_llama_cpp(name: str, kernels: Kernels, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "key", "value", "words"),
     [
-        ("mamba2", "ssm.time_step_rank", 7, "128 values for 7 heads in 2 groups"),
-        ("qwen35", "ssm.group_count", 3, "4 heads in 3 groups"),
-        ("qwen35", "nextn_predict_layers", 5, "5 layers, of which 5 predict further tokens"),
-        ("rwkv7", "wkv.head_size", 48, "64 values for heads of 48"),
+        ("mamba2", "ssm.time_step_rank", 7, "its mamba2.ssm.time_step_rank is 7, which doesn't divide the 128 values"),
+        ("qwen35", "ssm.group_count", 3, "its qwen35.ssm.group_count is 3, which doesn't divide the 4 heads"),
+        ("qwen35", "nextn_predict_layers", 5, "its qwen35.nextn_predict_layers is 5, of 5 layers"),
+        ("rwkv7", "wkv.head_size", 48, "its rwkv7.wkv.head_size is 48, which doesn't divide the 64 values"),
     ],
 )
 def test_sizes_that_do_not_fit_are_named(

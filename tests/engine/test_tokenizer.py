@@ -226,7 +226,7 @@ def test_digest(smollm2: Path, tmp_path: Path) -> None:
         ({"tokenizer.ggml.scores": [0.5]}, FormatError, "has 1 items for 4000 tokens"),
         ({"tokenizer.ggml.tokens": ["same"] * 4000}, FormatError, "has a token twice"),
         ({"tokenizer.ggml.token_type": [6] * 4000}, FormatError, "does not name a byte"),
-        ({"tokenizer.ggml.bos_token_id": "one"}, FormatError, "has a str as its metadata .*bos_token_id"),
+        ({"tokenizer.ggml.bos_token_id": "one"}, FormatError, "has a text as its metadata .*bos_token_id"),
     ],
 )
 def test_refused_vocabularies(
