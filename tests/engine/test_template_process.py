@@ -82,7 +82,7 @@ def test_no_template_takes_all(exploded: dict[str, tuple[str, float, int]], temp
     assert "\n" not in outcome
     assert outcome.endswith(".") or outcome.endswith("….")
     assert "refuses this" in outcome or outcome.endswith("Another file of the same model may have a better one.")
-    assert seconds < 2 * template_seconds + 1  # to begin, to compile and to render
+    assert seconds < template_seconds + 1  # with what the process takes to begin
     assert memory < MEMORY
 
 
