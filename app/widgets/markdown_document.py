@@ -118,7 +118,7 @@ class MarkdownDocument(QTextDocument):
         self._is_folded = False
 
     def _place_rest(self, cursor: QTextCursor) -> int:
-        """Show what more text may change, and be done for now."""
+        """Show what more text may change, until more comes."""
         rest = self._sections.rest()
         self._is_behind = False
         if rest is None:
