@@ -6,6 +6,7 @@ os.environ["QT_QPA_PLATFORM"] = "offscreen"
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QEvent
@@ -13,6 +14,15 @@ from PySide6.QtWidgets import QApplication
 
 from app.main import main
 from tests.app.driving import Person, Script, windows
+from tests.slot_samples import write_conversation
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Path:
+    """A slot file with a conversation."""
+    path = tmp_path / "a.slot"
+    write_conversation(path)
+    return path
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from PySide6.QtGui import QAction, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
 
 from app.state.app_state import AppState
+from app.widgets.notice_bar import NoticeBar
 from app.window import Window
 
 Script = Callable[[Window], Generator[Callable[[], object], None, None]]
@@ -73,6 +74,11 @@ def answered(state: AppState) -> Callable[[], bool]:
         return not conversation.is_busy and conversation.transcript.leaf in conversation.receipts.keys() - before
 
     return has_receipt
+
+
+def notices(window: Window) -> list[str]:
+    """Return what the notices say that are shown."""
+    return [bar.text for bar in window.findChildren(NoticeBar) if bar.isVisible()]
 
 
 def buttons(root: QWidget) -> list[str]:

@@ -12,12 +12,10 @@ import pytest
 from app.opening_mark import OpeningMark
 from app.settings import Settings
 from app.state import wishes
-from app.widgets.notice_bar import NoticeBar
 from app.window import Window
 from engine.paths import data_folder
-from tests.app.driving import buttons, press
+from tests.app.driving import buttons, notices, press
 from tests.impostors import IMPOSTORS
-from tests.slot_samples import write_conversation
 
 ROOT = Path(__file__).parents[2]
 DIE = """
@@ -42,17 +40,6 @@ def die_in(owner: str, name: str, *files: Path) -> None:
     environment = os.environ | {"QT_QPA_PLATFORM": "offscreen", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
-
-
-@pytest.fixture
-def slot(tmp_path: Path) -> Path:
-    path = tmp_path / "a.slot"
-    write_conversation(path)
-    return path
-
-
-def notices(window: Window) -> list[str]:
-    return [bar.text for bar in window.findChildren(NoticeBar) if bar.isVisible()]
 
 
 def start_without(slot: Path) -> Callable[[Window], object]:
@@ -115,6 +102,7 @@ def test_a_model_that_ended_the_process_is_left_out(run, slot: Path, tiny_llama:
 def test_a_plot_that_can_not_be_drawn_ends_no_later_start(run, slot: Path) -> None:
     """The fault comes after the conversation was read: the mark is still there."""
     die_in("plot", "_bar", slot)
+    assert OpeningMark().left == {"conversation": slot}
     run(start_without(slot))
 
 

@@ -27,21 +27,10 @@ from engine.conversation import read_transcript
 from engine.paths import library_folder, log_folder
 from engine.session import Session
 from engine.slot.file.slot_file import SlotFile
-from tests.app.driving import buttons, choose, drop, press
+from tests.app.driving import buttons, choose, drop, notices, press
 from tests.slot_samples import write_conversation
 
 CONTROLS = (QAbstractButton, QAbstractItemView, QLineEdit, QPlainTextEdit, QProgressBar, QTextBrowser)
-
-
-@pytest.fixture
-def slot(tmp_path: Path) -> Path:
-    path = tmp_path / "a.slot"
-    write_conversation(path)
-    return path
-
-
-def notices(window: Window) -> list[str]:
-    return [bar.text for bar in window.findChildren(NoticeBar) if bar.isVisible()]
 
 
 def texts(window: Window) -> list[str]:
